@@ -1,0 +1,105 @@
+"""castore: a content-addressed checkpoint store for people who train neural networks.
+
+    import castore
+
+    castore.save(state, "runs.castore", step=1000, meta={"loss": 2.31})
+    state = castore.load("runs.castore")
+
+The names below are the public face.  They are loaded when first used, so that ``import castore``
+costs nothing and imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from castore.errors import (
+        AmbiguousRevision,
+        BadFile,
+        BadRevision,
+        BadState,
+        CastoreError,
+        CastoreWarning,
+        CheckpointGone,
+        CorruptionError,
+        NoCheckpoint,
+        RankError,
+        RefConflict,
+        SaveFailed,
+        StoreNotFound,
+        StoreUnreadable,
+        UnsupportedFeature,
+        UsageError,
+    )
+    from castore.reports import (
+        AppliedChange,
+        Checkpoint,
+        Finding,
+        FsckReport,
+        GcReport,
+        LoadReport,
+        SaveReport,
+        StoreInfo,
+        TreeEntry,
+    )
+    from castore.store import Store, load, save
+    from castore.store import open_store as open
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AmbiguousRevision",
+    "AppliedChange",
+    "BadFile",
+    "BadRevision",
+    "BadState",
+    "CastoreError",
+    "CastoreWarning",
+    "Checkpoint",
+    "CheckpointGone",
+    "CorruptionError",
+    "Finding",
+    "FsckReport",
+    "GcReport",
+    "LoadReport",
+    "NoCheckpoint",
+    "RankError",
+    "RefConflict",
+    "SaveFailed",
+    "SaveReport",
+    "Store",
+    "StoreInfo",
+    "StoreNotFound",
+    "StoreUnreadable",
+    "TreeEntry",
+    "UnsupportedFeature",
+    "UsageError",
+    "__version__",
+    "load",
+    "open",
+    "save",
+]
+
+_STORE = {"Store": "Store", "load": "load", "save": "save", "open": "open_store"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'castore' has no attribute {name!r}")
+    if name in _STORE:
+        value = getattr(importlib.import_module("castore.store"), _STORE[name])
+    else:
+        module = "errors" if name.endswith("Warning") or _is_error(name) else "reports"
+        value = getattr(importlib.import_module(f"castore.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def _is_error(name: str) -> bool:
+    return hasattr(importlib.import_module("castore.errors"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""The log: one numbered sequence of immutable entries, and what they fold to."""

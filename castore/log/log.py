@@ -1,0 +1,302 @@
+"""Reading the log up to its head, and appending to it: the one place where a store changes.
+
+An entry is created if and only if its number is absent.  Finding the head never trusts a listing:
+the newest fold file that fits is the start, then numbers are tried by name.  Whoever acts on an
+entry (builds on it, folds it into a fold file, unlinks) fsyncs ``log/`` first: visible is not yet
+durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from castore.errors import StoreUnreadable, UnsupportedFeature
+from castore.log.entry import (
+    Change,
+    Condemned,
+    Entry,
+    EntryError,
+    Lost,
+    entry_name,
+    parse_file,
+)
+from castore.log.fold import Fold, parse_fold, render_fold
+from castore.storage.protocol import FateUnknown, Storage
+from castore.system import format_time, identity, now_ns, random_bytes
+
+__all__ = ["AppendFateUnknown", "Log", "fold_name"]
+
+#: Numbers probed past the first absent one: a higher entry makes the gap damage.
+PROBE = 64
+#: A fold file is written at every multiple of this.
+FOLD_EVERY = 256
+#: How many fold files are kept.
+FOLDS_KEPT = 2
+#: Features this castore knows.
+KNOWN_FEATURES: frozenset[str] = frozenset()
+
+_ENTRY_FILE = re.compile(r"\d{12}")
+_FOLD_FILE = re.compile(r"(\d{12})\.fold")
+
+
+class AppendFateUnknown(Exception):
+    """The entry may exist or appear later: nothing that it names may be deleted."""
+
+    def __init__(self, seq: int, cause: OSError) -> None:
+        super().__init__(f"whether log entry {seq} exists is not known: {cause}")
+        self.seq = seq
+        self.cause = cause
+
+
+def fold_name(seq: int) -> str:
+    """The fold file at an entry."""
+    return f"log/{seq:012d}.fold"
+
+
+class Log:
+    """A store's log.  Thread-safe; one a process."""
+
+    def __init__(self, storage: Storage, store_id: bytes, *, readonly: bool = False) -> None:
+        self._storage = storage
+        self._store = store_id
+        self._readonly = readonly
+        self._fold: Fold | None = None
+        self._durable = 0  # the highest entry whose name this process knows to be durable
+        self._lock = threading.RLock()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def fold(self) -> Fold:
+        """The fold at the head.
+
+        Raises:
+            StoreUnreadable: an entry is missing or damaged in both copies.
+            UnsupportedFeature: the log says what this castore does not understand.
+        """
+        with self._lock:
+            base = self._fold or self._start()
+            fold = base.snapshot()
+            while (entry := self._next(fold)) is not None:
+                self._advance(fold, entry)
+            unknown = set(fold.required) - KNOWN_FEATURES
+            if unknown:
+                raise UnsupportedFeature(
+                    f"the store {self._storage.where} uses {', '.join(sorted(unknown))}, "
+                    "which this castore does not know; use a newer castore"
+                )
+            self._fold = base if fold.seq == base.seq else fold
+            return self._fold
+
+    def _start(self) -> Fold:
+        """The newest fold file that fits its entry, or nothing."""
+        for seq in self.fold_files():
+            with contextlib.suppress(OSError, EntryError, StoreUnreadable, UnsupportedFeature):
+                fold = parse_fold(self._storage.read(fold_name(seq)), self._store)
+                if fold.seq == seq and self.entry(seq).digest() == fold.chain:
+                    return fold
+        return Fold()
+
+    def fold_files(self) -> list[int]:
+        """Numbers of the fold files there are, newest first."""
+        found = (_FOLD_FILE.fullmatch(name) for name in self._storage.list("log"))
+        return sorted((int(m[1]) for m in found if m), reverse=True)
+
+    def listed(self) -> list[int]:
+        """Numbers of the entries that a listing shows: a hint."""
+        return sorted(int(n) for n in self._storage.list("log") if _ENTRY_FILE.fullmatch(n))
+
+    def entry(self, seq: int) -> Entry:
+        """One entry.
+
+        Raises:
+            StoreUnreadable: missing, or damaged in both copies.
+        """
+        return self.examine(seq)[0]
+
+    def examine(self, seq: int) -> tuple[Entry, list[str]]:
+        """One entry, and what is wrong with its file although a copy is sound."""
+        name = entry_name(seq)
+        try:
+            return parse_file(self._storage.read(name), seq, self._store)
+        except FileNotFoundError as e:
+            raise StoreUnreadable(
+                f"log entry {seq} ({name}) of {self._storage.where} is missing; run `castore fsck`",
+                path=name,
+            ) from e
+        except (EntryError, OSError) as e:
+            raise StoreUnreadable(
+                f"log entry {seq} ({name}) of {self._storage.where} is damaged: {e}; "
+                "run `castore fsck`",
+                path=name,
+            ) from e
+
+    def _next(self, fold: Fold) -> Entry | None:
+        """The entry after a fold, past any that is declared lost; None at the head."""
+        while True:
+            seq = fold.seq + 1
+            try:
+                return self.entry(seq)
+            except StoreUnreadable as e:
+                if isinstance(e.__cause__, FileNotFoundError):
+                    if self._higher(seq) is None:
+                        return None
+                    if self._exists(seq):
+                        continue  # it came, and another after it, since we looked
+                if (lost := self._lost(seq)) is None:
+                    raise
+                fold.skip_lost(*lost)
+
+    def _advance(self, fold: Fold, entry: Entry) -> None:
+        try:
+            fold.advance([entry])
+        except EntryError as e:
+            raise StoreUnreadable(
+                f"the log of {self._storage.where} is broken: {e}; run `castore fsck`",
+                path=entry_name(entry.seq),
+            ) from e
+
+    def _exists(self, seq: int) -> bool:
+        return self._storage.size(entry_name(seq)) is not None
+
+    def _higher(self, seq: int) -> int | None:
+        """The first number above ``seq`` that is taken, among the next few."""
+        return next((n for n in range(seq + 1, seq + 1 + PROBE) if self._exists(n)), None)
+
+    def _lost(self, seq: int) -> tuple[Lost, int] | None:
+        """The later entry that declares ``seq`` lost, if there is one."""
+        n = seq
+        while (higher := self._higher(n)) is not None:
+            n = higher
+            with contextlib.suppress(StoreUnreadable):
+                entry = self.entry(n)
+                for change in entry.changes:
+                    if isinstance(change, Lost) and change.seq == seq:
+                        return change, entry.time
+        return None
+
+    def condemned_between(self, s0: int, n: int) -> set[str] | None:
+        """Paths condemned by the entries ``s0+1 .. n``, read from the entries themselves.
+
+        None where one cannot be read: that counts as condemning everything.
+        """
+        out: set[str] = set()
+        for seq in range(s0 + 1, n + 1):
+            try:
+                entry = self.entry(seq)
+            except StoreUnreadable:
+                return None
+            for change in entry.changes:
+                if isinstance(change, Condemned):
+                    out.update(change.paths)
+        return out
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        decide: Callable[[Fold], Sequence[Change]],
+        why: str,
+        *,
+        before_create: Callable[[Fold], None] | None = None,
+    ) -> Entry | None:
+        """Append what ``decide`` says of the fold at the head; decide again if the number is taken.
+
+        Args:
+            decide: changes to make on a fold; none ends the act without an entry.
+            why: the verb and reason, for people.
+            before_create: called with the fold decided on, just before the entry is created.
+
+        Returns:
+            The entry, durable; None where there was nothing to do.
+
+        Raises:
+            AppendFateUnknown: the entry may exist.
+            OSError: it does not exist (before it was linked).
+        """
+        act = random_bytes(16)
+        while True:
+            fold = self.fold()
+            changes = tuple(decide(fold))
+            if not changes:
+                return None
+            self.make_durable(fold.seq)
+            if before_create is not None:
+                before_create(fold)
+            entry = Entry(
+                fold.seq + 1, fold.chain, act, now_ns(), identity().describe(), why, self._store,
+                changes,
+            )  # fmt: skip
+            if self._create(entry):
+                self._durable = max(self._durable, entry.seq)
+                self._remember(fold, entry)
+                return entry
+
+    def _create(self, entry: Entry) -> bool:
+        name = entry_name(entry.seq)
+        try:
+            created = self._storage.create(name, entry.render())
+            unsure: OSError | None = None
+        except FateUnknown as e:
+            created, unsure = False, e
+        # Whatever the call said: the number is ours if it bears our act's id.
+        try:
+            there = self._storage.size(name) is not None
+            ours = there and self.entry(entry.seq).act == entry.act
+        except (OSError, StoreUnreadable) as e:
+            cause = e if isinstance(e, OSError) else OSError(str(e))
+            raise AppendFateUnknown(entry.seq, unsure or cause) from e
+        if ours:
+            if not created:
+                try:
+                    self._storage.sync_folder("log")
+                except OSError as e:
+                    raise AppendFateUnknown(entry.seq, e) from e
+            return True
+        if unsure is not None and not there:
+            raise AppendFateUnknown(entry.seq, unsure)
+        if created:
+            raise AppendFateUnknown(entry.seq, OSError("the new entry is not there"))
+        return False
+
+    def make_durable(self, seq: int) -> None:
+        """Make the names of all entries up to ``seq`` durable, where they may not be."""
+        if seq > self._durable:
+            self._storage.sync_folder("log")
+            self._durable = seq
+
+    def _remember(self, fold: Fold, entry: Entry) -> None:
+        with self._lock:
+            self._fold = fold.apply(entry)
+            if entry.seq % FOLD_EVERY == 0:
+                # Derived: that it cannot be written is no failure of the entry.
+                with contextlib.suppress(OSError):
+                    self.write_fold_file(self._fold)
+
+    def write_fold_file(self, fold: Fold) -> None:
+        """Write the fold as a file, and delete all but the newest two."""
+        self.make_durable(fold.seq)
+        self._storage.create(fold_name(fold.seq), render_fold(fold, self._store))
+        for seq in self.fold_files()[FOLDS_KEPT:]:
+            self._storage.delete(fold_name(seq))
+
+    def tidy(self) -> None:
+        """Write a fold file if the newest is far behind (after a crash took the regular one)."""
+        fold = self.fold()
+        newest = next(iter(self.fold_files()), 0)
+        if not self._readonly and fold.seq - newest >= FOLD_EVERY:
+            self.write_fold_file(fold)
+
+    def describe(self, seq: int) -> str:
+        """``save by pid 3 on host at TIME`` for a message; honest where it cannot be read."""
+        try:
+            entry = self.entry(seq)
+        except StoreUnreadable:
+            return f"entry {seq} (which cannot be read)"
+        return f"{entry.why}, by {entry.writer} at {format_time(entry.time)} (entry {seq})"
+
+    def entries(self, seqs: Iterable[int]) -> list[Entry]:
+        """Several entries."""
+        return [self.entry(seq) for seq in seqs]

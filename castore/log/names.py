@@ -1,0 +1,49 @@
+"""Names of branches and tags: the rules of ``git check-ref-format``.
+
+Names are data inside log entries, never file names.
+"""
+
+from __future__ import annotations
+
+import re
+
+from castore.errors import UsageError
+
+__all__ = ["check_name"]
+
+#: Longest name, in UTF-8 bytes.
+MAX_NAME = 200
+#: 40 hex digits or more would read as a digest; six are enough for a prefix.
+_HEX = re.compile(r"[0-9a-f]{6,64}")
+_FORBIDDEN = set(" ~^:?*[\\\x7f")
+
+
+def check_name(name: str, what: str = "branch") -> str:
+    """Return the name if it may be one.
+
+    Raises:
+        UsageError: and says which rule it breaks.
+    """
+    rule = _broken_rule(name)
+    if rule:
+        raise UsageError(f"{name!r} cannot be the name of a {what}: {rule}")
+    return name
+
+
+def _broken_rule(name: object) -> str | None:
+    if not isinstance(name, str) or not name:
+        return "it is empty"
+    try:
+        if len(name.encode()) > MAX_NAME:
+            return f"it is longer than {MAX_NAME} bytes"
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if any(ord(c) < 0x20 or c in _FORBIDDEN for c in name):
+        return "it holds a space, a control character or one of ~ ^ : ? * [ \\"
+    if any(part.startswith(".") or part.endswith(".lock") or not part for part in name.split("/")):
+        return "a part of it is empty, begins with '.' or ends with '.lock'"
+    if ".." in name or "@{" in name or name.endswith(".") or name.startswith("-") or name == "@":
+        return "it holds '..' or '@{', begins with '-', ends with '.', or is '@'"
+    if _HEX.fullmatch(name):
+        return "it would read as a digest"
+    return None

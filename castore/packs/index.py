@@ -1,0 +1,314 @@
+"""The index: digest -> where, kept in LMDB.  A cache, never the truth.
+
+Every record carries its own check, so a flipped bit is a miss and not a wrong answer; a record
+names its pack by id, so a sound one is true for ever; whether that pack is live is the log's word.
+LMDB lies on a file system of this machine only (its own documentation forbids others), is opened
+lazily, once a process, never across a fork, and is rebuilt beside the old one when in doubt.
+This is the one module outside ``storage`` that touches files: LMDB brings its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import struct
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from castore.model.digest import Digest, Kind, derived
+from castore.packs.format import PackError, PackInfo, Record, Table
+from castore.packs.reader import read_table
+from castore.storage.protocol import Storage
+from castore.system import random_bytes
+
+__all__ = ["Found", "Index", "LmdbIndex", "TableIndex"]
+
+#: The map's first size; it doubles whenever it is full.
+FIRST_MAP = 16 << 20
+#: The LMDB engine whose files we read: lmdb 3 ships two that cannot read each other's.
+ENGINE = 0
+VERSION = b"castore index 1"
+
+_VALUE = struct.Struct("<32sQQQBB")
+_CHECK = 8
+#: A read transaction is kept this short: that many look-ups.
+_BATCH = 4096
+
+Found = tuple[Digest, Record]
+
+
+class Index(Protocol):
+    """Where digests lie, by pack id."""
+
+    def update(self, packs: Iterable[PackInfo]) -> None:
+        """Learn the tables of packs that are not known yet."""
+
+    def add(self, ident: Digest, table: Table) -> None:
+        """Learn a table at hand."""
+
+    def find(self, digests: Sequence[Digest]) -> list[list[Found]]:
+        """For each digest, every known ``(pack id, record)``."""
+
+
+class TableIndex:
+    """The index without LMDB: the tables themselves, in memory."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._tables: dict[Digest, Table] = {}
+
+    def update(self, packs: Iterable[PackInfo]) -> None:
+        """Read the tables of packs that are not known yet."""
+        for info in packs:
+            if info.id not in self._tables:
+                with contextlib.suppress(PackError, OSError):
+                    self._tables[info.id] = read_table(self._storage, info)[1]
+
+    def add(self, ident: Digest, table: Table) -> None:
+        """Learn a table at hand."""
+        self._tables[ident] = table
+
+    def find(self, digests: Sequence[Digest]) -> list[list[Found]]:
+        """For each digest, every known place."""
+        return [
+            [(i, r) for i, t in self._tables.items() if (r := t.find(d)) is not None]
+            for d in digests
+        ]
+
+
+class LmdbIndex:
+    """The index in a folder of this machine.  Thread-safe.
+
+    Anything LMDB has to say ends in a rebuild or in the tables being read into memory, never in a
+    failed save.
+    """
+
+    def __init__(self, folder: Path, store_id: bytes, storage: Storage) -> None:
+        self._folder = folder
+        self._store = store_id
+        self._storage = storage
+        self._lock = threading.RLock()
+        self._env: Any = None
+        self._pid = 0
+        self._known: set[bytes] = set()
+        self._fallback: TableIndex | None = None
+
+    @property
+    def where(self) -> str:
+        """The folder's path."""
+        return str(self._folder)
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    def _open(self) -> Any:
+        import lmdb
+
+        if self._pid != os.getpid():
+            # A forked child must not touch its parent's environment, not even to close it.
+            self._env, self._known, self._pid = None, set(), os.getpid()
+        if self._env is None:
+            if not _sound_file(self._folder / "data.mdb"):
+                self._discard()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._env = lmdb.open(
+                str(self._folder),
+                map_size=max(FIRST_MAP, _file_size(self._folder / "data.mdb")),
+                max_dbs=3,
+                metasync=False,
+                max_spare_txns=0,
+                lib_version=ENGINE,
+            )
+            self._env.reader_check()
+            self._check_version(lmdb)
+        return self._env
+
+    def _check_version(self, lmdb: Any) -> None:
+        with self._env.begin(write=True) as txn:
+            found = txn.get(b"store")
+            if found is None:
+                txn.put(b"store", VERSION + self._store)
+            elif found != VERSION + self._store:
+                raise lmdb.InvalidError("the index is of another store or version")
+
+    def _discard(self) -> None:
+        """Put the old index out of the way (others may have it mapped: never truncate it)."""
+        env, self._env, self._known = self._env, None, set()
+        if env is not None:
+            env.close()
+        if self._folder.exists():
+            aside = self._folder.with_name(f"{self._folder.name}.old-{random_bytes(4).hex()}")
+            with contextlib.suppress(OSError):
+                self._folder.rename(aside)
+                shutil.rmtree(aside, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the environment (in the process that opened it)."""
+        with self._lock:
+            if self._env is not None and self._pid == os.getpid():
+                self._env.close()
+            self._env = None
+            self._known = set()
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def update(self, packs: Iterable[PackInfo]) -> None:
+        """Learn the tables of packs that are not known yet; forget nothing."""
+        packs = list(packs)
+        self._run(lambda: self._update(packs), lambda tables: tables.update(packs))
+
+    def add(self, ident: Digest, table: Table) -> None:
+        """Learn a table at hand."""
+        self._run(lambda: self._put([(ident, table)]), lambda tables: tables.add(ident, table))
+
+    def find(self, digests: Sequence[Digest]) -> list[list[Found]]:
+        """For each digest, every known place."""
+        out: list[list[Found]] = []
+        for i in range(0, len(digests), _BATCH):
+            part = digests[i : i + _BATCH]
+            self._run(
+                lambda part=part: out.extend(self._find(part)),
+                lambda tables, part=part: out.extend(tables.find(part)),
+            )
+        return out
+
+    def _run(self, act: Any, instead: Any) -> None:
+        """Do it in LMDB; rebuild once if LMDB objects; else do it with the tables in memory."""
+        with self._lock:
+            if self._fallback is None:
+                import lmdb
+
+                for attempt in (1, 2):
+                    try:
+                        return act()  # type: ignore[no-any-return]
+                    except lmdb.ReadersFullError:
+                        break  # not corruption: a table of readers that is full
+                    except (lmdb.Error, OSError):
+                        if attempt == 1:
+                            with contextlib.suppress(lmdb.Error, OSError):
+                                self._discard()
+                self._fallback = TableIndex(self._storage)
+            instead(self._fallback)
+
+    def _update(self, packs: list[PackInfo]) -> None:
+        env = self._open()
+        unknown = [p for p in packs if p.id not in self._known]
+        if not unknown:
+            return
+        with env.begin() as txn:
+            present = {p.id for p in unknown if self._has(txn, p.id)}
+        self._known.update(present)
+        found: list[tuple[Digest, Table]] = []
+        for info in unknown:
+            if info.id not in present:
+                with contextlib.suppress(PackError, OSError):
+                    found.append((info.id, read_table(self._storage, info)[1]))
+        self._put(found)
+
+    @staticmethod
+    def _has(txn: Any, ident: Digest) -> bool:
+        return bool(txn.get(b"pack" + ident) == _check(b"pack" + ident, b""))
+
+    def _put(self, tables: Sequence[tuple[Digest, Table]]) -> None:
+        """Write tables in one sorted transaction."""
+        import lmdb
+
+        if not tables:
+            return
+        rows = []
+        for ident, table in tables:
+            for r in table:
+                value = _VALUE.pack(ident, r.offset, r.stored_len, r.raw_len, r.codec, r.kind)
+                rows.append((bytes(r.digest), value + _check(r.digest, value)))
+        rows.sort()
+        while True:
+            env = self._open()
+            records = env.open_db(b"records", dupsort=True)
+            try:
+                with env.begin(write=True) as txn:
+                    cursor = txn.cursor(records)
+                    append = txn.stat(records)["entries"] == 0
+                    cursor.putmulti(rows, dupdata=True, append=append)
+                    for ident, _ in tables:
+                        txn.put(b"pack" + ident, _check(b"pack" + ident, b""))
+                break
+            except lmdb.MapFullError:
+                env.set_mapsize(env.info()["map_size"] * 2)
+            except lmdb.MapResizedError:
+                env.set_mapsize(0)
+        self._known.update(ident for ident, _ in tables)
+
+    def _find(self, digests: Sequence[Digest]) -> list[list[Found]]:
+        import lmdb
+
+        env = self._open()
+        records = env.open_db(b"records", dupsort=True)
+        try:
+            with env.begin() as txn:
+                cursor = txn.cursor(records)
+                return [_read(cursor, d) for d in digests]
+        except lmdb.MapResizedError:
+            env.set_mapsize(0)
+            return self._find(digests)
+
+
+def _read(cursor: Any, digest: Digest) -> list[Found]:
+    out: list[Found] = []
+    if not cursor.set_key(digest):
+        return out
+    for data in cursor.iternext_dup():
+        value, check = data[: _VALUE.size], data[_VALUE.size :]
+        if len(data) != _VALUE.size + _CHECK or check != _check(digest, value):
+            continue  # a damaged record is a miss
+        ident, offset, stored, raw, codec, kind = _VALUE.unpack(value)
+        out.append((Digest(ident), Record(digest, Kind(kind), offset, stored, raw, codec)))
+    return out
+
+
+def _check(key: bytes, value: bytes) -> bytes:
+    return bytes(derived("castore 1 index record", key + value))[:_CHECK]
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _sound_file(path: Path) -> bool:
+    """Whether a data file is as long as its own meta pages say: a short one is a SIGBUS.
+
+    Layout of LMDB 0.9 (``lmdb.h``, ``MDB_meta``): two pages, each with a 16-byte header, magic,
+    version, address, map size, two 48-byte tree records (the first begins with the page size),
+    last page, transaction id.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.read(4096)
+            size = os.fstat(file.fileno()).st_size
+            if not first:
+                return True  # not there yet, or made and never written: LMDB begins anew
+            page_size = struct.unpack_from("<I", first, 40)[0]
+            if page_size < 512 or page_size > 65536 or size < 2 * page_size:
+                return False
+            file.seek(page_size)
+            metas = [first, file.read(4096)]
+    except FileNotFoundError:
+        return True
+    except (OSError, struct.error):
+        return False
+    newest, last_page = -1, 0
+    for meta in metas:
+        try:
+            magic, version = struct.unpack_from("<II", meta, 16)
+            last, txn = struct.unpack_from("<QQ", meta, 136)
+        except struct.error:
+            return False
+        if magic != 0xBEEFC0DE or version != 1:
+            return False
+        if txn > newest:
+            newest, last_page = txn, last
+    return size >= int(last_page + 1) * int(page_size)

@@ -1,0 +1,544 @@
+"""The commit protocol, read top to bottom: how a state becomes a checkpoint that exists.
+
+    1  check that the whole state can be kept                       nothing written
+    2  open a session; fold the log to s0; find the branch's head   nothing written
+    3  hash, look up, write what is new to data packs; fsync        debris
+    4  write trees, tables and intent to the meta packs; fsync      debris
+    5  fold to the head n: is all that is relied on still needed by a live checkpoint, and no own
+       pack condemned since s0?  If not, look up and write again    debris
+    6  create entry n+1; taken: back to 5                           the checkpoint exists, durable
+    7  close the session; update the index                          anybody finishes it
+
+Present means: in a pack that a checkpoint live at s0 needs, its file there at the logged size.
+That positive rule is what makes deduplication safe beside gc, whatever the interleaving.  Until
+step 6 a failed save deletes its own packs; once the entry may exist it deletes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from castore.errors import CastoreError, CorruptionError, RefConflict, SaveFailed, UsageError
+from castore.log.entry import Add, Change, Verified
+from castore.log.fold import Fold, Live, broken_needs, is_present
+from castore.log.log import AppendFateUnknown
+from castore.model.digest import Buffer, Digest, Kind, derived, kind_digest
+from castore.model.encoding import encode
+from castore.model.objects import CheckpointObject, encode_tree
+from castore.packs.findings import pack_finding
+from castore.packs.format import PackInfo, meta_names
+from castore.packs.index import Found
+from castore.packs.scrub import scrub_pack
+from castore.packs.writer import DataPacks, FinishedPack, PackPlace, TwinWriter, table_object
+from castore.pipeline.chunks import ChunkRun, hash_contents
+from castore.pipeline.parts import Parts, workers
+from castore.system import monotonic, new_save_id, now_ns
+from castore.upkeep.sessions import Session
+
+if TYPE_CHECKING:
+    from castore.state import Description
+
+__all__ = ["SaveOptions", "Saved", "save"]
+
+#: A state that keeps less than this share of the parent's bytes is worth a word.
+VANISHED = 0.1
+#: How often a save looks again before it says that something is wrong.
+ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """What the caller asked for, checked.
+
+    Attributes:
+        branch: the branch to append to.
+        expected: what the caller last saw there, or None for "nothing".
+        step, meta, message: as given.
+        verify: read everything back from the device before the checkpoint exists.
+        strict_steps: refuse a step that repeats or goes back.
+        progress: told of content bytes dealt with.
+    """
+
+    branch: str
+    expected: Digest | None
+    step: int | None = None
+    meta: dict[str, Any] | None = None
+    message: str | None = None
+    verify: bool = False
+    strict_steps: bool = False
+    progress: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What became of it."""
+
+    checkpoint: Digest
+    seq: int
+    add: Add
+    meta: dict[str, Any] | None
+    new_bytes: int
+    stored_bytes: int
+    seconds: float
+    warnings: tuple[str, ...]
+    verified: bool
+
+
+class _LookAgain(Exception):
+    """Something relied on is not needed any more, or an own pack was condemned.
+
+    ``condemned`` are the own packs that are lost; None where that is not known: all of them.
+    """
+
+    def __init__(self, condemned: set[str] | None) -> None:
+        super().__init__()
+        self.condemned = condemned
+
+
+def save(parts: Parts, description: Description, options: SaveOptions) -> Saved:
+    """Save a state that :func:`castore.state.describe` found fit (step 1).
+
+    Returns:
+        The checkpoint, which exists and is durable.
+
+    Raises:
+        RefConflict: another writer moved the branch.
+        SaveFailed: the medium failed; the branch's head is what it was, unless the error's
+            ``fate_unknown`` says that the entry may exist.
+        CorruptionError: ``verify`` found that the device does not hold what was written; nothing
+            became visible.
+    """
+    return _Save(parts, description, options).run()
+
+
+@dataclass(slots=True)
+class _Written:
+    """A checkpoint whose bytes are durable, and the entry it is to become."""
+
+    add: Add
+    relied: set[tuple[str, Digest]]
+
+
+@dataclass(slots=True)
+class _Save:
+    parts: Parts
+    description: Description
+    options: SaveOptions
+    id: str = field(default_factory=new_save_id)
+    began: float = field(default_factory=monotonic)
+    time: int = field(default_factory=now_ns)
+    #: Own chunks: digest -> path of the own pack they went to.
+    own: dict[Digest, str] = field(default_factory=dict)
+    finished: dict[str, FinishedPack] = field(default_factory=dict)
+    relied: set[tuple[str, Digest]] = field(default_factory=set)
+    run_state: ChunkRun = field(default_factory=ChunkRun)
+    new_bytes: int = 0
+    stored_bytes: int = 0
+    warnings: list[str] = field(default_factory=list)
+    s0: int | None = None
+    _sizes: dict[str, bool] = field(default_factory=dict)
+    _numbers: dict[str, itertools.count[int]] = field(
+        default_factory=lambda: {"data": itertools.count(), "meta": itertools.count()}
+    )
+
+    def run(self) -> Saved:
+        session = Session(self.parts.storage, self.id)
+        with session:
+            self.run_state.beat = session.beat
+            self.run_state.progress = self.options.progress
+            try:
+                return self._run()
+            except AppendFateUnknown as e:
+                raise SaveFailed(
+                    f"whether the checkpoint exists is not known: creating log entry {e.seq} ended "
+                    f"with {e.cause}. Nothing was deleted; look with `castore log "
+                    f"{self.options.branch}`, then save again",
+                    errno=e.cause.errno,
+                    path=e.cause.filename,
+                    fate_unknown=True,
+                ) from e
+            except OSError as e:
+                self._clean_up()
+                raise self._failed(e) from e
+            except BaseException:
+                self._clean_up()
+                raise
+
+    def _run(self) -> Saved:
+        for _ in range(ATTEMPTS):
+            fold = self.parts.log.fold()  # step 2
+            if self.s0 is None:
+                self.s0 = fold.seq
+            head = self._head(fold)
+            self._check_step(head)
+            self._sizes.clear()
+            self.relied.clear()
+            self.parts.index.update(fold.packs.values())
+            contents = self._write_chunks(fold)  # step 3
+            objects: dict[Digest, tuple[Kind, bytes]] = {}
+            root = encode_tree(
+                self.description.root, lambda k, d, data: objects.__setitem__(d, (k, data))
+            )
+            if (same := self._unchanged(head, root, fold)) is not None:
+                return same
+            written = self._write_objects(fold, head, root, contents, objects)  # step 4
+            try:
+                return self._commit(self.s0, written)  # steps 5 and 6
+            except _LookAgain as e:
+                self._forget(e.condemned)
+        raise SaveFailed(
+            f"what the save rests on was removed {ATTEMPTS} times while it was being made; is "
+            "something deleting checkpoints in a loop? Nothing was saved",
+            path=self.parts.storage.where,
+        )
+
+    # -- step 2: where the branch stands ------------------------------------------------------------
+
+    def _head(self, fold: Fold) -> Live | None:
+        branch = fold.branches.get(self.options.branch)
+        head = branch.head if branch else None
+        if head != self.options.expected:
+            last = branch.moves[-1][0] if branch and branch.moves else fold.seq
+            expected = self.options.expected
+            raise RefConflict(
+                f"branch {self.options.branch} was moved by another writer: expected "
+                f"{expected.short if expected else 'no checkpoint'}, found "
+                f"{head.short if head else 'no checkpoint'} ({self.parts.log.describe(last)}). "
+                f"Nothing was saved. Look with `castore log {self.options.branch}`; two runs use "
+                f"two branches; to go on here, store.resolve({self.options.branch!r}) and save "
+                "again",
+                branch=self.options.branch,
+                expected=expected.hex() if expected else None,
+                actual=head.hex() if head else None,
+                seq=last,
+            )
+        return fold.live[head] if head is not None else None
+
+    def _check_step(self, head: Live | None) -> None:
+        step = self.options.step
+        if head is None or step is None or head.add.step is None or step > head.add.step:
+            return
+        how = "repeats" if step == head.add.step else "goes back from"
+        text = f"step {step} {how} step {head.add.step} of {self.options.branch}"
+        if self.options.strict_steps:
+            raise UsageError(f"{text}, and strict_steps=True refuses that; nothing was saved")
+        self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    # -- step 3: chunks -----------------------------------------------------------------------------
+
+    def _place(self) -> PackPlace:
+        return PackPlace(self.parts.config.store_id, self.parts.config.chunk_size, self.id)
+
+    def _write_chunks(self, fold: Fold) -> Digest:
+        packs = DataPacks(self.parts.storage, self._place(), self._numbers["data"].__next__)
+        by_id = {info.id: info for info in fold.packs.values() if info.is_data}
+
+        def known(digests: Sequence[Digest]) -> list[str | None]:
+            where: list[str | None] = [self.own.get(d) for d in digests]
+            if by_id and (asked := [i for i, w in enumerate(where) if w is None]):
+                found = self.parts.index.find([digests[i] for i in asked])
+                for i, places in zip(asked, found, strict=True):
+                    where[i] = self._present(fold, digests[i], places, by_id)
+            return where
+
+        def put(digest: Digest, data: Buffer, begins: bool) -> None:
+            self.own[digest] = packs.add(digest, data, begins=begins)
+
+        self.run_state.new_bytes = self.run_state.done_bytes = 0
+        try:
+            hash_contents(
+                self.description.contents, self.parts.config.chunk_size, known, put, self.run_state
+            )
+            for pack in packs.finish():
+                self.finished[pack.info.path] = pack
+        finally:
+            packs.abandon()
+        self.new_bytes += self.run_state.new_bytes
+        self.stored_bytes += sum(p.info.size for p in packs.finished)
+        digests = (d for c in self.description.contents for d in c.digests or ())
+        return derived("castore 1 contents", b"".join(digests))
+
+    def _present(
+        self, fold: Fold, digest: Digest, places: Iterable[Found], by_id: dict[Digest, PackInfo]
+    ) -> str | None:
+        """The pack in which a digest is present, by the positive rule; noted as relied on."""
+        for ident, _ in places:
+            info = by_id.get(ident)
+            if (
+                info is not None
+                and is_present(fold, info.path, digest)
+                and self._file_is_there(info)
+            ):
+                self.relied.add((info.path, digest))
+                return info.path
+        return None
+
+    def _file_is_there(self, info: PackInfo) -> bool:
+        if info.path not in self._sizes:
+            self._sizes[info.path] = self.parts.storage.size(info.file) == info.size
+        return self._sizes[info.path]
+
+    # -- nothing to do ------------------------------------------------------------------------------
+
+    def _unchanged(self, head: Live | None, root: Digest, fold: Fold) -> Saved | None:
+        """The head itself, where root, step and meta equal its own and it is whole."""
+        if head is None or head.add.root != root or head.add.step != self.options.step:
+            return None
+        if any(head.digest in named for named in fold.damaged.values()) or not all(
+            self._file_is_there(info) for info in fold.packs_of(head.digest)
+        ):
+            return None
+        from castore.pipeline.load import read_checkpoint
+
+        try:
+            meta = read_checkpoint(self.parts.storage, fold.packs_of(head.digest), head).meta
+        except CorruptionError:
+            return None  # then the metadata is worth storing again
+        if encode(meta) != encode(self.options.meta) or head.add.message != self.options.message:
+            return None
+        if self.own:
+            return None
+        self.parts.log.make_durable(fold.seq)
+        verified = fold.is_verified(head.digest)
+        if self.options.verify and not verified:
+            needs = fold.packs_of(head.digest)
+            self._read_back(needs, fold)
+            self.parts.log.append(
+                lambda f: _verify_changes(f, needs), f"verify {self.options.branch}"
+            )
+            verified = True
+        self._warn(
+            f"nothing changed since step {head.add.step}: the state, step and meta equal those of "
+            f"{self.options.branch}'s head {head.digest.short}, so nothing was added"
+        )
+        return self._saved(head.add, head.seq, verified)
+
+    # -- step 4: objects ----------------------------------------------------------------------------
+
+    def _write_objects(
+        self,
+        fold: Fold,
+        head: Live | None,
+        root: Digest,
+        contents: Digest,
+        objects: dict[Digest, tuple[Kind, bytes]],
+    ) -> _Written:
+        description, options = self.description, self.options
+        checkpoint = CheckpointObject(
+            root=root,
+            step=options.step,
+            parent=head.digest if head else None,
+            time=self.time,
+            meta=options.meta,
+            message=options.message,
+            audit=None,
+            ranks=None,
+            tensors=description.tensors,
+            logical_bytes=description.logical_bytes,
+            chunk_size=self.parts.config.chunk_size,
+            contents=contents,
+        ).encoded()
+        digest = kind_digest(Kind.CHECKPOINT, checkpoint)
+        self._note_alarms(head, contents)
+        metas = TwinWriter(self.parts.storage, self._place(), self._numbers["meta"].__next__)
+        own_data = {
+            self.own[d] for c in description.contents for d in c.digests or () if d in self.own
+        }
+        data = [self.finished[path] for path in sorted(own_data)]
+        foreign_meta = self._known_objects(fold, objects)
+        packs = self._needs(fold, data, foreign_meta)
+        add = Add(
+            branch=options.branch,
+            checkpoint=digest,
+            root=root,
+            contents=contents,
+            parent=head.digest if head else None,
+            step=options.step,
+            time=self.time,
+            save=self.id,
+            s0=self.s0 or 0,
+            tensors=description.tensors,
+            logical_bytes=description.logical_bytes,
+            new_bytes=self.new_bytes,
+            stored_bytes=0,
+            message=options.message,
+            packs=packs,
+        )
+        try:
+            for d, (kind, body) in objects.items():
+                metas.add(kind, d, body)
+            metas.add(Kind.CHECKPOINT, digest, checkpoint)
+            for pack in data:
+                body = table_object(pack)
+                metas.add(Kind.TABLE, kind_digest(Kind.TABLE, body), body)
+            intent = encode(add.plain())
+            metas.add(Kind.INTENT, kind_digest(Kind.INTENT, intent), intent)
+            finished = metas.finish()
+        finally:
+            metas.abandon()
+        for pack in finished:
+            self.finished[pack.info.path] = pack
+            self.stored_bytes += pack.info.size
+        self.parts.storage.sync_folder(f"packs/{self.id}")
+        self.parts.storage.sync_folder("packs")
+        own = tuple(p.info for p in finished)
+        add = replace(add, packs=(*packs, *own), stored_bytes=self.stored_bytes)
+        return _Written(add, set(self.relied))
+
+    def _known_objects(
+        self, fold: Fold, objects: dict[Digest, tuple[Kind, bytes]]
+    ) -> list[PackInfo]:
+        """Take out of ``objects`` what a live meta pack and its twin hold; return those packs."""
+        by_id = {info.id: info for info in fold.packs.values() if not info.is_data}
+        if not by_id:
+            return []
+        relied: dict[str, PackInfo] = {}
+        digests = list(objects)
+        for digest, places in zip(digests, self.parts.index.find(digests), strict=True):
+            kept = {}
+            for ident, _ in places:
+                info = by_id.get(ident)
+                if info and is_present(fold, info.path, digest) and self._file_is_there(info):
+                    kept[info.path] = info
+            for info in kept.values():
+                twins = [f"{info.save}/{n}" for n in meta_names(info.path.partition("/")[2])]
+                if all(t in kept for t in twins):
+                    relied.update((t, kept[t]) for t in twins)
+                    self.relied.update((t, digest) for t in twins)
+                    del objects[digest]
+                    break
+        return list(relied.values())
+
+    def _needs(
+        self, fold: Fold, data: list[FinishedPack], foreign_meta: list[PackInfo]
+    ) -> tuple[PackInfo, ...]:
+        """Every pack the checkpoint needs, its own meta packs aside."""
+        foreign = {path: fold.packs[path] for path, _ in self.relied}
+        foreign.update((info.path, info) for info in foreign_meta)
+        # A data pack keeps its save's meta packs: they hold its table's second copy.
+        saves = {info.save for info in foreign.values() if info.is_data}
+        for info in fold.packs.values():
+            if not info.is_data and info.save in saves:
+                foreign[info.path] = info
+        return (*(foreign[p] for p in sorted(foreign)), *(p.info for p in data))
+
+    def _note_alarms(self, head: Live | None, contents: Digest) -> None:
+        if head is None:
+            return
+        description, add = self.description, head.add
+        if add.contents == contents and any(c.digests for c in description.contents):
+            self._warn(
+                f"no tensor changed since step {add.step} (checkpoint {head.digest.short}): "
+                "a stale buffer saved again?"
+            )
+        if description.logical_bytes < VANISHED * add.logical_bytes:
+            self._warn(
+                f"most of the state vanished: {description.logical_bytes:,} bytes where step "
+                f"{add.step} had {add.logical_bytes:,}"
+            )
+
+    # -- steps 5 and 6: the entry -------------------------------------------------------------------
+
+    def _commit(self, s0: int, written: _Written) -> Saved:
+        add = written.add
+        log = self.parts.log
+        if self.options.verify:
+            self._read_back(add.packs, log.fold())
+
+        def decide(fold: Fold) -> Sequence[Change]:
+            self._head(fold)
+            condemned = log.condemned_between(s0, fold.seq)
+            mine = {p.path for p in add.packs if p.save == self.id}
+            gone = mine if condemned is None else condemned
+            if broken_needs(fold, self.id, add.packs, gone) or not all(
+                is_present(fold, path, digest) for path, digest in written.relied
+            ):
+                raise _LookAgain(None if condemned is None else gone & mine)
+            if self.options.verify:
+                return (add, Verified(tuple(p.path for p in add.packs)))
+            return (add,)
+
+        step = "" if add.step is None else f" step {add.step}"
+        entry = log.append(decide, f"save {add.branch}{step}")
+        assert entry is not None
+        for pack in self.finished.values():  # step 7
+            self.parts.index.add(pack.info.id, pack.table)
+        return self._saved(add, entry.seq, self.options.verify)
+
+    def _saved(self, add: Add, seq: int, verified: bool) -> Saved:
+        return Saved(
+            add.checkpoint, seq, add, self.options.meta, self.new_bytes, self.stored_bytes,
+            monotonic() - self.began, tuple(self.warnings), verified,
+        )  # fmt: skip
+
+    def _read_back(self, packs: Iterable[PackInfo], fold: Fold) -> None:
+        """Read from the device what is not verified yet; hash and decode all of it."""
+        findings = []
+        with ThreadPoolExecutor(workers(), thread_name_prefix="castore-verify") as pool:
+            for info in packs:
+                if info.path in fold.verified:
+                    continue
+                state = scrub_pack(self.parts.storage, info, pool, device=True)
+                findings += [pack_finding(damage) for _, damage in state.damages]
+        if findings:
+            raise CorruptionError(
+                "the device does not hold what was written; nothing was committed: "
+                + "; ".join(f.detail for f in findings[:5]),
+                findings=findings,
+            )
+
+    def _forget(self, condemned: set[str] | None) -> None:
+        """Before looking again: own packs that gc condemned are lost, and so are their chunks."""
+        lost = set(self.finished) if condemned is None else condemned
+        if condemned is None:
+            self.s0 = None  # nothing of ours is left: the act's look-ups begin anew
+        self.own = {d: path for d, path in self.own.items() if path not in lost}
+        # Own meta packs are written anew in any case; nothing refers to the old ones.
+        for path in list(self.finished):
+            if path in lost or not self.finished[path].info.is_data:
+                del self.finished[path]
+                with contextlib.suppress(OSError):
+                    self.parts.storage.delete(f"packs/{path}")
+
+    # -- failure ------------------------------------------------------------------------------------
+
+    def _clean_up(self) -> None:
+        """Delete the save's own packs: no entry names them, and none will."""
+        storage = self.parts.storage
+        with contextlib.suppress(OSError):
+            for name in storage.list(f"packs/{self.id}"):
+                with contextlib.suppress(OSError, ValueError):
+                    storage.delete(f"packs/{self.id}/{name}")
+            storage.remove_folder(f"packs/{self.id}")
+
+    def _failed(self, e: OSError) -> CastoreError:
+        storage = self.parts.storage
+        needed = max(0, self.description.logical_bytes - self.run_state.done_bytes)
+        try:
+            free: int | None = storage.free()
+        except OSError:
+            free = None
+        where = e.filename or f"{storage.where}/packs/{self.id}"
+        room = "" if free is None else f" ({needed:,} bytes were still to be saved, {free:,} free)"
+        return SaveFailed(
+            f"the save failed: {e.strerror or e} at {where}{room}. Branch {self.options.branch} is "
+            "unchanged; mend the cause and save again (`castore gc` frees what nothing needs)",
+            errno=e.errno,
+            path=str(where),
+            needed=needed,
+            free=free,
+        )
+
+
+def _verify_changes(fold: Fold, packs: Iterable[PackInfo]) -> Sequence[Change]:
+    paths = tuple(p.path for p in packs if p.path in fold.packs and p.path not in fold.verified)
+    return (Verified(paths),) if paths else ()

@@ -1,0 +1,371 @@
+"""From a tree that was read back to a Python state: the walk, its checks, the reads, the assembly.
+
+:func:`plan_state` walks the tree and checks all of it; only then does it take memory, one buffer a
+content.  The pipeline fills what :attr:`Plan.reads` lists (every chunk verified before it gets
+there) and :meth:`Plan.finish` puts the Python objects together.  Sizes are never trusted: a buffer
+is taken only where as many chunks are named as it needs.  Neither half recurses.
+
+What is read may be hostile: whatever its bytes, the outcome is a state or one of the errors named
+below, never code that runs and never memory beyond what the caller allows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from castore.errors import UnsupportedFeature
+from castore.model import keypath
+from castore.model.digest import Digest
+from castore.model.encoding import EncodingError
+from castore.model.grid import Grid
+from castore.model.objects import (
+    CONTENT_AT,
+    MAPPINGS,
+    Fetch,
+    TreeNode,
+    child_names,
+    child_node,
+    read_content,
+)
+from castore.state import plain
+from castore.state.contents import METADATA
+from castore.state.describe import FACTORIES, MAX_DEPTH, MAX_VALUES, NO_METADATA
+from castore.state.plain import ScalarDecoder, expect
+from castore.state.slots import MAX_NBYTES, Slot, TextSlot
+
+__all__ = ["Plan", "Read", "plan_state"]
+
+#: Elements of the array of each value that has a content.
+_ARITY: dict[str, int] = {
+    "tensor": 7,
+    "ndarray": 6,
+    "str": 2,
+    "bytes": 2,
+    "int": 2,
+    "torch.Generator": 3,
+}
+
+
+class Read:
+    """One content to read: fill :attr:`out`, or set :attr:`data` where that is None.
+
+    Attributes:
+        digests: its chunks, in order.
+        grid: where it is cut; ``rows`` is 0 where the length is known to its chunks alone.
+        nbytes: its length; where that is not known, the least it can be.
+        data: the content, set by the pipeline if :attr:`out` is None.
+    """
+
+    __slots__ = ("_frame", "_index", "_slot", "data", "digests", "grid", "nbytes")
+
+    def __init__(self, slot: Slot, frame: _Frame, index: int) -> None:
+        self._slot = slot
+        self._frame = frame
+        self._index = index
+        self.digests: tuple[Digest, ...] = slot.content.digests
+        self.grid: Grid = slot.grid
+        self.nbytes: int = slot.nbytes
+        self.data: bytes | None = None
+
+    @property
+    def path(self) -> str:
+        """The key path of the value (of the first one, where several are tied)."""
+        return self._frame.path(self._index)
+
+    @property
+    def out(self) -> memoryview | None:
+        """Where the content goes: writable bytes, exactly as long; made anew at each call."""
+        return self._slot.out()
+
+
+class Plan:
+    """A state to be: what to read, then the state itself.
+
+    Attributes:
+        reads: the contents to read, in traversal order, what is tied once.
+        nbytes: bytes of all contents, those that were inline included.
+        tensors: number of tensors, each tied name counted.
+    """
+
+    __slots__ = ("_frames", "_reads_of", "nbytes", "reads", "tensors")
+
+    def __init__(self, frames: list[_Frame], reads: list[Read], nbytes: int, tensors: int) -> None:
+        self._frames = frames
+        self.reads = reads
+        self.nbytes = nbytes
+        self.tensors = tensors
+
+    def finish(self) -> Any:
+        """Put the state together; call once, when all is read.
+
+        Raises:
+            EncodingError: what was read is no state.
+            UnsupportedFeature: it needs what is not here.
+        """
+        data = {id(read._slot): read.data for read in self.reads if read.data is not None}
+        frames, self._frames = self._frames, []
+        for frame in reversed(frames):  # children stand after their parents
+            for index, slot in frame.pending:
+                try:
+                    frame.values[index] = slot.finish(data.get(id(slot)))
+                except EncodingError as e:
+                    raise _at(frame.path(index), e) from e
+                except UnsupportedFeature as e:
+                    raise _unsupported(frame.path(index), e) from e
+            try:
+                made = frame.make()
+            except EncodingError as e:
+                raise _at(frame.path(None), e) from e
+            if frame.parent is None:
+                return made
+            frame.parent.values[frame.index] = made
+        raise ValueError("a plan can be finished once")
+
+
+class _Frame:
+    """A container to be."""
+
+    __slots__ = ("_names", "index", "keys", "node", "parent", "pending", "prefix", "values")
+
+    def __init__(self, node: TreeNode, parent: _Frame | None, index: int, prefix: str) -> None:
+        self.node = node
+        self.parent = parent
+        self.index = index  # among the parent's values
+        self.prefix = prefix  # the path, of a frame without a parent
+        self.keys: list[Any] | None = None
+        self.values: list[Any] = []
+        self.pending: list[tuple[int, Any]] = []  # values that wait for their content
+        self._names: list[str] | None = None
+
+    def name(self, index: int) -> str:
+        if self._names is None:
+            self._names = [*child_names(self.node), METADATA]
+        return self._names[index]
+
+    def path(self, index: int | None) -> str:
+        """The key path of a value, or of the container itself."""
+        parts = []
+        frame: _Frame | None = self
+        while frame is not None:
+            if index is not None and frame.node.container != "value":
+                parts.append(frame.name(index))
+            if frame.parent is None and frame.prefix:
+                parts.append(frame.prefix)
+            index = frame.index
+            frame = frame.parent
+        return keypath.join(parts[::-1])
+
+    def make(self) -> Any:
+        """The container, all values being there."""
+        node, values = self.node, self.values
+        container = node.container
+        if container == "list":
+            return values
+        if container == "tuple":
+            return tuple(values)
+        if container == "value":
+            return values[0]
+        if container in ("set", "frozenset"):
+            try:
+                made = set(values) if container == "set" else frozenset(values)
+            except TypeError as e:
+                raise EncodingError(f"a set of what cannot be in one: {e}") from e
+            expect(len(made) == len(values), "a set with the same element twice")
+            return made
+        assert self.keys is not None
+        metadata = values.pop() if len(values) > len(self.keys) else None
+        items = zip(self.keys, values, strict=True)
+        if container == "dict":
+            return dict(items)
+        if container == "defaultdict":
+            return defaultdict(FACTORIES[node.extra] if node.extra else None, items)
+        if container == "counter":
+            counter: Counter[Any] = Counter()
+            dict.update(counter, items)
+            return counter
+        ordered = OrderedDict(items)
+        if node.extra is not None:
+            ordered._metadata = metadata  # type: ignore[attr-defined]
+        return ordered
+
+
+def plan_state(
+    value: Any,
+    fetch: Fetch,
+    chunk_size: int,
+    *,
+    path: str = "",
+    max_bytes: int | None = None,
+) -> Plan:
+    """Check a tree, or the subtree below one of its values; take the memory for its contents.
+
+    Args:
+        value: a :class:`TreeNode`, or a value as it stands in one.
+        fetch: gives the verified bytes of an object.
+        chunk_size: the store's.
+        path: the value's own key path, for messages.
+        max_bytes: refuse, before any memory is taken, contents of more bytes in all (what is tied
+            counts once): the checkpoint's ``logical_bytes``.
+
+    Raises:
+        EncodingError: not a state; the text names the key path.
+        UnsupportedFeature: a state that this castore, torch or machine cannot make.
+    """
+    walk = _Walk(fetch, chunk_size, path, max_bytes)
+    walk.run(value)
+    for slot in walk.slots:
+        slot.allocate()
+    return Plan(walk.frames, walk.reads, walk.nbytes, walk.tensors)
+
+
+def _at(path: str, error: Exception) -> EncodingError:
+    return EncodingError(f"{keypath.display(path)}: {error}")
+
+
+def _unsupported(path: str, error: UnsupportedFeature) -> UnsupportedFeature:
+    return UnsupportedFeature(f"{keypath.display(path)}: {error.message}", path=path)
+
+
+class _Walk:
+    def __init__(self, fetch: Fetch, chunk_size: int, path: str, max_bytes: int | None) -> None:
+        self.fetch = fetch
+        self.chunk_size = chunk_size
+        self.path = path
+        self.max_bytes = max_bytes
+        self.frames: list[_Frame] = []
+        self.slots: list[Slot] = []
+        self.reads: list[Read] = []
+        self.nbytes = 0
+        self.tensors = 0
+        self.values_left = MAX_VALUES
+        self.tensor_slots: Any = None
+        self.array_slots: Any = None
+
+    def run(self, value: Any) -> None:
+        frame: _Frame | None = None
+        index: int | None = None
+        try:
+            top = value if isinstance(value, TreeNode) else child_node(value, self.fetch)
+            if top is None:
+                top = TreeNode("value", 0, None, [value])
+            stack = [self.enter(top, None, 0)]
+            while stack:
+                frame, items = stack[-1]
+                for index, item in items:
+                    if type(item) is not list:
+                        plain.check_native(item)
+                        frame.values[index] = item
+                        continue
+                    tag = item[0] if item else None
+                    if type(tag) is not str:
+                        raise EncodingError("not a value")
+                    if tag not in ("node", "tree"):
+                        frame.values[index] = self.leaf(tag, item, frame, index)
+                        continue
+                    node = child_node(item, self.fetch, self.values_left)
+                    expect(node is not None, "not a container")
+                    assert node is not None
+                    expect(node.container != "value", "a value that only a root may be")
+                    expect(frame.node.container != "value", "a container where a value belongs")
+                    expect(len(stack) < MAX_DEPTH, f"containers nested over {MAX_DEPTH} deep")
+                    stack.append(self.enter(node, frame, index))
+                    break
+                else:
+                    stack.pop()
+        except EncodingError as e:
+            raise _at(frame.path(index) if frame else self.path, e) from e
+        except UnsupportedFeature as e:
+            raise _unsupported(frame.path(index) if frame else self.path, e) from e
+
+    def enter(
+        self, node: TreeNode, parent: _Frame | None, index: int
+    ) -> tuple[_Frame, Iterator[tuple[int, Any]]]:
+        """Check a container, and begin with its values."""
+        frame = _Frame(node, parent, index, self.path)
+        self.values_left -= len(node.items)
+        expect(self.values_left >= 0, f"more than {MAX_VALUES} values")
+        values = node.items
+        if node.container in MAPPINGS:
+            values = [item[1] for item in node.items]
+            keys = frame.keys = [plain.decode_key(item[0], self.scalar) for item in node.items]
+            try:
+                different = len(dict.fromkeys(keys))
+            except TypeError as e:
+                raise EncodingError(f"a key that cannot be one: {e}") from e
+            expect(different == len(keys), "the same key twice")
+        elif node.container == "value":
+            expect(len(values) == 1, "a root value is one value")
+        extra = node.extra
+        if node.container == "odict" and extra is not None:
+            if extra != NO_METADATA:
+                values = [*values, extra]
+        elif node.container == "defaultdict":
+            known = extra is None or (isinstance(extra, str) and extra in FACTORIES)
+            expect(known, "a defaultdict whose factory is no plain type")
+        else:
+            expect(extra is None, f"a {node.container} with something extra")
+        frame.values = [None] * len(values)
+        self.frames.append(frame)
+        return frame, iter(enumerate(values))
+
+    # -- values -------------------------------------------------------------------------------
+
+    def scalar(self, tag: str) -> ScalarDecoder | None:
+        """How a scalar with that tag is read; None for a tag that is not known."""
+        found = plain.SCALAR_DECODERS.get(tag)
+        if found is not None:
+            return found
+        if tag.startswith("torch."):
+            return _needs("torch", "torch_values").SCALAR_DECODERS.get(tag)  # type: ignore[no-any-return]
+        if tag == "npscalar":
+            return _needs("numpy", "arrays").SCALAR_DECODERS.get(tag)  # type: ignore[no-any-return]
+        return None
+
+    def leaf(self, tag: str, value: list[Any], frame: _Frame, index: int) -> Any:
+        """The value, or None where a slot will make it."""
+        if tag not in _ARITY:
+            decoder = self.scalar(tag)
+            if decoder is None:
+                raise UnsupportedFeature(f"a value of kind {tag!r}, which this castore cannot read")
+            return decoder(value)
+        expect(len(value) == _ARITY[tag], f"a {tag} is an array of {_ARITY[tag]}")
+        slot, new = self.slot(tag, value)
+        frame.pending.append((index, slot))
+        if new:
+            self.nbytes += slot.nbytes
+            if self.max_bytes is not None:
+                expect(self.nbytes <= self.max_bytes, f"more than {self.max_bytes} bytes in all")
+            self.slots.append(slot)
+            if slot.content.inline is None:
+                self.reads.append(Read(slot, frame, index))
+        return None
+
+    def slot(self, tag: str, value: list[Any]) -> tuple[Any, bool]:
+        """The slot of a value with a content, and whether it has a buffer of its own."""
+        if tag == "tensor":
+            self.tensors += 1
+            if self.tensor_slots is None:
+                self.tensor_slots = _needs("torch", "tensor_slots").TensorSlots(self.chunk_size)
+            return self.tensor_slots.slot(value, self.fetch)  # type: ignore[no-any-return]
+        if tag == "ndarray":
+            if self.array_slots is None:
+                self.array_slots = _needs("numpy", "array_slots").ArraySlots(self.chunk_size)
+            return self.array_slots.slot(value, self.fetch)  # type: ignore[no-any-return]
+        if tag == "torch.Generator":
+            make = _needs("torch", "torch_values").make_generator(value)
+        else:
+            make = plain.content_decoder(tag)
+        room = MAX_NBYTES if self.max_bytes is None else self.max_bytes
+        content = read_content(value[CONTENT_AT[tag]], self.fetch, room // self.chunk_size + 1)
+        return TextSlot.of(content, make, self.chunk_size), True
+
+
+def _needs(library: str, module: str) -> Any:
+    """A module of this folder that imports torch or numpy."""
+    try:
+        return import_module(f"castore.state.{module}")
+    except ModuleNotFoundError as e:
+        raise UnsupportedFeature(f"this value needs {library}, which is not installed") from e

@@ -1,0 +1,144 @@
+"""What a load has to fill: one slot for each value that has a content.
+
+A slot is checked against what its tree promises *before* memory is taken for it; ``allocate`` then
+takes the memory, the pipeline fills it, and ``finish`` makes the value.  ``tensor_slots`` and
+``array_slots`` have the kinds that need torch or numpy; only ``plan`` makes slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from castore.model.grid import Grid
+from castore.model.objects import INLINE_BYTES, Content
+from castore.state.plain import expect
+
+__all__ = ["MAX_NBYTES", "ReadTie", "Slot", "TextSlot", "check_chunks", "read_shape", "read_tie"]
+
+#: Of one content: beyond it, sizes are nonsense (and would overflow what counts bytes in C).
+MAX_NBYTES = 1 << 62
+_MAX_DIMENSIONS = 1024
+
+
+class Slot(Protocol):
+    """A value that waits for its content.
+
+    Attributes:
+        content: its bytes if they are inline, else its chunks.
+        grid: where it is cut.
+        nbytes: its length; for a content of unknown length, the least it can be.
+    """
+
+    content: Content
+    grid: Grid
+    nbytes: int
+
+    def allocate(self) -> None:
+        """Take the memory that the content goes to; fill it if the content is inline."""
+
+    def out(self) -> memoryview | None:
+        """Where the content goes, writable; None where its length is not known."""
+
+    def finish(self, data: bytes | None) -> Any:
+        """The value, all being filled; ``data`` is the content where ``out`` is None."""
+
+
+@dataclass(slots=True, eq=False)
+class TextSlot:
+    """A content that becomes a Python object as a whole: text, number, generator state."""
+
+    content: Content
+    grid: Grid
+    nbytes: int
+    make: Callable[[bytes], Any]
+
+    @classmethod
+    def of(cls, content: Content, make: Callable[[bytes], Any], chunk_size: int) -> TextSlot:
+        """Check a content of unknown length."""
+        if content.inline is not None:
+            expect(len(content.inline) <= INLINE_BYTES, "a long content that is inline")
+            nbytes = len(content.inline)
+        else:
+            expect(bool(content.digests), "a content without chunks")
+            nbytes = (len(content.digests) - 1) * chunk_size + 1
+        return cls(content, Grid(0, 1, chunk_size), nbytes, make)
+
+    def allocate(self) -> None:
+        """Nothing: the pipeline brings the bytes."""
+
+    def out(self) -> None:
+        """None: only the chunks know how long they are."""
+        return
+
+    def finish(self, data: bytes | None) -> Any:
+        """The value."""
+        content = self.content.inline if self.content.inline is not None else data
+        if content is None:
+            raise ValueError("a content was not read")
+        expect(
+            self.content.inline is not None or len(content) > INLINE_BYTES,
+            "a short content that is not inline",
+        )
+        return self.make(content)
+
+
+def read_shape(value: Any, itemsize: Any) -> tuple[int, ...]:
+    """A shape whose bytes can be counted.
+
+    Raises:
+        EncodingError: it is none.
+    """
+    expect(
+        isinstance(value, list)
+        and len(value) <= _MAX_DIMENSIONS
+        and all(type(n) is int and n >= 0 for n in value),
+        "a shape is a list of sizes",
+    )
+    # Counted without the zeros: numpy and torch multiply strides even where there is no item.
+    nbytes = max(1, itemsize)
+    for n in value:
+        nbytes *= max(1, n)
+        expect(nbytes <= MAX_NBYTES, f"a shape of more than {MAX_NBYTES} bytes")
+    return tuple(value)
+
+
+def chunk_count(grid: Grid) -> int:
+    """How many chunks a grid has, without listing them."""
+    if not grid.nbytes:
+        return 0
+    if grid.row_bytes > grid.chunk_size:
+        return grid.rows * -(-grid.row_bytes // grid.chunk_size)
+    per = grid.chunk_size // grid.row_bytes
+    first = per - grid.row_offset % per
+    return 1 + max(0, -(-(grid.rows - first) // per))
+
+
+def check_chunks(content: Content, nbytes: int, count: int) -> None:
+    """Make sure that a content is as long as its value needs.
+
+    Raises:
+        EncodingError: its inline bytes or its number of chunks say otherwise.
+    """
+    if content.inline is not None:
+        found = len(content.inline)
+        expect(found == nbytes, f"a content of {found} bytes where the shape has {nbytes}")
+        expect(nbytes <= INLINE_BYTES, "a long content that is inline")
+    else:
+        expect(nbytes > INLINE_BYTES, "a short content that is not inline")
+        found = len(content.digests)
+        expect(found == count, f"a content of {found} chunks where the shape has {count}")
+
+
+ReadTie = int | None
+
+
+def read_tie(value: Any) -> ReadTie:
+    """The number of a group of ties, or None.
+
+    Raises:
+        EncodingError: it is neither.
+    """
+    expect(value is None or (type(value) is int and value >= 0), "a tie is a number")
+    return value  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Upkeep: what keeps a store sound and small.  Sessions, gc, fsck."""

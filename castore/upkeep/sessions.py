@@ -1,0 +1,84 @@
+"""Sessions: the record of one live writer, so that gc does not make it write twice.
+
+Advice only.  A session that is missing, torn or lying costs a slow writer a second write, never a
+byte: what makes a save safe is the log (``pipeline/save.py``, step 5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from dataclasses import asdict
+
+from castore.storage.protocol import Storage
+from castore.system import ProcessIdentity, identity, monotonic, now_ns, process_alive, random_bytes
+
+__all__ = ["SAVE_ID", "SILENCE", "Session", "is_live", "session_ids"]
+
+#: A save's id, which is also its folder's and its session's name.
+SAVE_ID = re.compile(r"\d{8}T\d{9}-[0-9a-f]{16}")
+#: Another host's session counts as dead after this many seconds without a beat, by the storage's
+#: clock: a writer that sleeps longer merely writes again.
+SILENCE = 24 * 3600
+#: Seconds between beats.
+BEAT = 30.0
+
+
+class Session:
+    """A live writer's record; a context manager that removes it at the end."""
+
+    def __init__(self, storage: Storage, save: str) -> None:
+        self.save = save
+        self._storage = storage
+        self._last = 0.0
+        self.beat()
+
+    @property
+    def _name(self) -> str:
+        return f"sessions/{self.save}"
+
+    def beat(self) -> None:
+        """Say that the writer lives, at most every :data:`BEAT` seconds.  Never fails."""
+        if self._last and monotonic() - self._last < BEAT:
+            return
+        self._last = monotonic()
+        record = {**asdict(identity()), "time": now_ns()}
+        with contextlib.suppress(OSError):
+            self._storage.write_advice(self._name, json.dumps(record).encode())
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(OSError):
+            self._storage.delete(self._name)
+
+
+def session_ids(storage: Storage) -> list[str]:
+    """Ids of the sessions there are."""
+    return [name for name in storage.list("sessions") if SAVE_ID.fullmatch(name)]
+
+
+def is_live(storage: Storage, save: str, *, silence: float = SILENCE) -> bool:
+    """Whether a save's writer may still be at work."""
+    name = f"sessions/{save}"
+    try:
+        data = storage.read(name)
+    except OSError:
+        return False
+    with contextlib.suppress(ValueError, TypeError):
+        record = json.loads(data)
+        record.pop("time", None)
+        alive = process_alive(ProcessIdentity(**record))
+        if alive is not None:
+            return alive
+    # Another host, or a torn record: by silence, measured by the storage's own clock.
+    try:
+        probe = f"sessions/probe-{random_bytes(8).hex()}"
+        storage.write_advice(probe, b"")
+        now, then = storage.modified(probe), storage.modified(name)
+        storage.delete(probe)
+    except OSError:
+        return True
+    return then is not None and now is not None and now - then < silence
