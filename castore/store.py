@@ -7,6 +7,7 @@ and survives ``fork``; another process opens its own.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
 import threading
 import warnings as python_warnings
@@ -54,7 +55,8 @@ from castore.reports import (
     StoreInfo,
     TreeEntry,
 )
-from castore.storage.local import LocalStorage, is_local_file_system, make_store_folder
+from castore.storage.filesystem import is_local_file_system, make_store_folder, real_path
+from castore.storage.local import LocalStorage
 from castore.system import cache_dir, identity, random_bytes
 from castore.upkeep.fsck import fsck as check_store
 from castore.upkeep.gc import gc as collect
@@ -96,7 +98,7 @@ class Store:
         #: What this store has seen of each branch: where a save expects it to stand.
         self._seen: dict[str, Digest] = dict(self._first_fold().heads())
 
-    # -- opening and closing ------------------------------------------------------------------------
+    # -- opening and closing ----------------------------------------------------------------------
 
     @property
     def path(self) -> str:
@@ -155,7 +157,7 @@ class Store:
         if self.readonly:
             raise UsageError(f"the store {self.path} was opened readonly")
 
-    # -- saving -------------------------------------------------------------------------------------
+    # -- saving -----------------------------------------------------------------------------------
 
     def save(
         self,
@@ -231,10 +233,10 @@ class Store:
                 self._parts.log.tidy()
             make_reserve(self._storage)
         for text in saved.warnings:
-            python_warnings.warn(text, CastoreWarning, stacklevel=2)
+            _warn(text)
         return _saved_checkpoint(saved)
 
-    # -- loading ------------------------------------------------------------------------------------
+    # -- loading ----------------------------------------------------------------------------------
 
     def load(
         self,
@@ -268,15 +270,13 @@ class Store:
         self._see(revision, fold)
         self.last_report = report
         for text in report.healed:
-            python_warnings.warn(
+            _warn(
                 f"damage was met, and another copy served: {text}; run `castore -s {self.path} "
-                "fsck`",
-                CastoreWarning,
-                stacklevel=2,
+                "fsck`"
             )
         return state
 
-    # -- looking ------------------------------------------------------------------------------------
+    # -- looking ----------------------------------------------------------------------------------
 
     def _resolve(self, revision: Revision, fold: Fold) -> Live:
         if not fold.live and not fold.gone and revision.base == "main":
@@ -371,7 +371,7 @@ class Store:
             features={"required": fold.required, "optional": fold.optional},
         )
 
-    # -- refs ---------------------------------------------------------------------------------------
+    # -- refs -------------------------------------------------------------------------------------
 
     def tag(
         self, name: str, rev: str | None = "main", *, force: bool = False, delete: bool = False
@@ -468,7 +468,7 @@ class Store:
             undo,
         )
 
-    # -- upkeep -------------------------------------------------------------------------------------
+    # -- upkeep -----------------------------------------------------------------------------------
 
     def fsck(self, *, quick: bool = False, progress: Progress | None = None) -> FsckReport:
         """Check everything; never writes.  ``quick`` reads no chunk."""
@@ -481,7 +481,7 @@ class Store:
         return collect(self._storage, self._parts.log, dry_run=dry_run)
 
 
-# -- making and finding stores ----------------------------------------------------------------------
+# -- making and finding stores --------------------------------------------------------------------
 
 
 def open_store(
@@ -508,10 +508,7 @@ def open_store(
     if create and readonly:
         raise UsageError("create=True and readonly=True exclude one another")
     if create:
-        _refuse_other_folder(where)
-        if not where.parent.absolute().is_dir():
-            raise StoreNotFound(f"{where.parent.absolute()} does not exist: make it first")
-        make_store_folder(where)
+        make_store_folder(where, CONFIG_NAME, KNOWN)
     try:
         storage = LocalStorage(where)
     except StoreNotFound as e:
@@ -525,18 +522,6 @@ def open_store(
     except BaseException:
         storage.close()
         raise
-
-
-def _refuse_other_folder(where: Path) -> None:
-    """A folder that holds something else does not become a store."""
-    if not where.is_dir():
-        return
-    odd = [p.name for p in where.iterdir() if p.name not in KNOWN and not p.name.startswith(".")]
-    if odd and not (where / CONFIG_NAME).exists():
-        raise UsageError(
-            f"{where.absolute()} is no store and holds other things ({', '.join(sorted(odd)[:3])}); "
-            "name an empty or a new folder"
-        )
 
 
 def _config(storage: LocalStorage, create: bool, chunk_size: int) -> StoreConfig:
@@ -577,7 +562,7 @@ _SHARED_LOCK = threading.Lock()
 
 def _shared(path: str | Path, create: bool) -> Store:
     """One Store for each real path and process; a folder made anew is noticed by its id."""
-    key = str(Path(path).resolve())
+    key = real_path(path)
     with _SHARED_LOCK:
         store = _SHARED.get(key)
         if store is not None:
@@ -615,7 +600,15 @@ def fsck_path(
         return check_store(storage, quick=quick, progress=progress)
 
 
-# -- helpers ----------------------------------------------------------------------------------------
+# -- helpers --------------------------------------------------------------------------------------
+
+
+def _warn(text: str) -> None:
+    """Warn at the caller's own line, however deep in castore we are."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "castore":
+        level, frame = level + 1, frame.f_back
+    python_warnings.warn(text, CastoreWarning, stacklevel=level)
 
 
 def _refuse_unbuilt(**options: Any) -> None:

@@ -35,7 +35,11 @@ LEVELS = [
 ]
 
 #: (importing module, imported module): why it may.  Beside the levels above.
-ARROW_EXCEPTIONS: dict[tuple[str, str], str] = {}
+ARROW_EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("castore.pipeline.save", "castore.upkeep.sessions"): (
+        "a save opens the session that upkeep looks at"
+    ),
+}
 
 #: The face, `import castore` itself, is for users; inside, only these speak through it.
 FACE_USERS = {"cli", "integrations", "__main__"}

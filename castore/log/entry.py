@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_type_hints
 from castore.errors import UnsupportedFeature
 from castore.model.digest import DIGEST_SIZE, Digest, derived
 from castore.model.encoding import EncodingError, decode_record, encode_record
-from castore.packs.format import PackInfo
+from castore.model.packinfo import PackInfo
 
 __all__ = [
     "ENTRY_BLOCK",
@@ -454,10 +454,9 @@ def _parse_copy(data: bytes, start: int) -> Entry:
     value = decode_record(record, names)
     hints = get_type_hints(Entry)
     plain = {n: value[n] for n in names if n != "changes"}
-    for name in plain:
-        if name == "prev":
-            plain[name] = Digest(plain[name])
-        elif not isinstance(plain[name], hints[name]):
+    plain["prev"] = Digest(plain["prev"])
+    for name, found in plain.items():
+        if not isinstance(found, hints[name]):
             raise EntryError(f"field {name} is malformed")
     if not isinstance(value["changes"], list):
         raise EntryError("changes are a list")

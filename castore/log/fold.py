@@ -39,7 +39,7 @@ from castore.log.entry import (
     parse_change,
 )
 from castore.model.digest import Digest, derived
-from castore.packs.format import PackInfo
+from castore.model.packinfo import PackInfo
 
 __all__ = ["Branch", "Fold", "Live", "broken_needs", "is_present", "parse_fold", "render_fold"]
 

@@ -1,7 +1,7 @@
 """Objects: the canonical records of a checkpoint, and how a state becomes a tree of them.
 
 A *value* is one thing in a state.  None, bool, 64-bit int, float, short text and short bytes are
-their own msgpack; everything else is an array that begins with a tag (``docs/format.md``, "Values").
+their own msgpack; everything else is an array that begins with a tag (``docs/format.md``).
 A *node* is a container: ``[container, level, extra, items]``.  A small node lies inside its
 parent's entry, a larger one is a ``tree`` object named by digest, and one with more than
 :data:`FAN_OUT` entries is split, so no object grows with the state.  A *content* is the bytes of a
@@ -227,7 +227,7 @@ def _emit(kind: Kind, data: bytes, sink: Sink) -> Digest:
     return digest
 
 
-# -- reading ------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Content:
 def read_content(value: Any, fetch: Fetch, most: int | None = None) -> Content:
     """Resolve a content; spilled lists come through ``fetch``.
 
-    ``most`` bounds the chunks of a spilled list: a few objects that share parts may name any number.
+    ``most`` bounds the chunks of a spilled list: a few objects can name any number, sharing parts.
 
     Raises:
         EncodingError: it is none, or has more chunks.
@@ -303,6 +303,10 @@ def read_content(value: Any, fetch: Fetch, most: int | None = None) -> Content:
 
 
 def _split_digests(data: bytes) -> tuple[Digest, ...]:
+    if len(data) == DIGEST_SIZE:
+        return (Digest(data),)  # by far the commonest
+    if len(data) == DIGEST_SIZE:  # most contents by far
+        return (Digest(data),)
     return tuple(Digest(data[i : i + DIGEST_SIZE]) for i in range(0, len(data), DIGEST_SIZE))
 
 
@@ -317,7 +321,7 @@ def _spilled(digest: Digest, level: int | None, fetch: Fetch) -> Iterator[Digest
         and len(value[1]) % DIGEST_SIZE == 0
     ):
         raise EncodingError("not a chunks object")
-    if level is not None and value[0] != level or not 0 <= value[0] < 8:
+    if (level is not None and value[0] != level) or not 0 <= value[0] < 8:
         raise EncodingError("a chunks object stands at the wrong level")
     for part in _split_digests(value[1]):
         if value[0]:

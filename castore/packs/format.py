@@ -19,11 +19,10 @@ from castore.model.encoding import EncodingError, decode, encode
 __all__ = [
     "FOOTER_SIZE",
     "HEADER_SIZE",
-    "PACK_PAGE",
     "PACK_NAME",
+    "PACK_PAGE",
     "PackError",
     "PackHeader",
-    "PackInfo",
     "Record",
     "Table",
     "meta_names",
@@ -52,36 +51,6 @@ class PackError(ValueError):
     """A pack's header, table or footer is not what it should be: the text says how."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackInfo:
-    """A pack as the log names it.
-
-    Attributes:
-        path: ``<save id>/<file name>``, below ``packs/``.
-        id: digest of header and table.
-        size: length of the file.
-    """
-
-    path: str
-    id: Digest
-    size: int
-
-    @property
-    def file(self) -> str:
-        """The file's name in the store."""
-        return f"packs/{self.path}"
-
-    @property
-    def save(self) -> str:
-        """The id of the save that wrote it."""
-        return self.path.partition("/")[0]
-
-    @property
-    def is_data(self) -> bool:
-        """Whether it holds chunks (else objects)."""
-        return self.path.endswith(".data.pack")
-
-
 def pack_name(rank: int, number: int, kind: str) -> str:
     """The file name of a pack: ``kind`` is ``data``, ``meta`` or ``meta2``."""
     return f"r{rank:05d}-{number:03d}.{kind}.pack"
@@ -89,7 +58,7 @@ def pack_name(rank: int, number: int, kind: str) -> str:
 
 def meta_names(name: str) -> tuple[str, str]:
     """The names of a meta pack and its twin, given either."""
-    stem = name.split(".")[0]
+    stem = name.split(".", maxsplit=1)[0]
     return f"{stem}.meta.pack", f"{stem}.meta2.pack"
 
 
@@ -184,17 +153,38 @@ class Table:
 
     __slots__ = ("_codecs", "_digests", "_extras", "_kinds", "_offsets", "_raw", "_rows", "_stored")
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        self._digests = b"".join(r.digest for r in records)
-        self._kinds = bytes(r.kind for r in records)
-        self._offsets: Sequence[int] = array("Q", [r.offset for r in records])
-        self._stored: Sequence[int] = array("Q", [r.stored_len for r in records])
-        self._raw: Sequence[int] = array("Q", [r.raw_len for r in records])
-        self._codecs = bytes(r.codec for r in records)
-        self._extras = {
-            i: (r.stored_digest, r.bases) for i, r in enumerate(records) if r.stored_digest
-        }
+    def __init__(
+        self,
+        digests: bytes = b"",
+        kinds: bytes = b"",
+        offsets: Sequence[int] = (),
+        stored: Sequence[int] = (),
+        raw: Sequence[int] = (),
+        codecs: bytes = b"",
+        extras: dict[int, tuple[Digest, tuple[Digest, ...]]] | None = None,
+    ) -> None:
+        """Columns as in the format; ``extras``: coded row -> stored digest and bases."""
+        self._digests = digests
+        self._kinds = kinds
+        self._offsets = offsets
+        self._stored = stored
+        self._raw = raw
+        self._codecs = codecs
+        self._extras = extras or {}
         self._rows: dict[bytes, int] | None = None
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Table:
+        """The table of records that are at hand one by one."""
+        return cls(
+            b"".join(r.digest for r in records),
+            bytes(r.kind for r in records),
+            [r.offset for r in records],
+            [r.stored_len for r in records],
+            [r.raw_len for r in records],
+            bytes(r.codec for r in records),
+            {i: (r.stored_digest, r.bases) for i, r in enumerate(records) if r.stored_digest},
+        )
 
     def render(self) -> bytes:
         """Canonical bytes: ``[digests, kinds, offsets, stored, raw, codecs, extras]``."""
@@ -234,9 +224,7 @@ class Table:
             DIGEST_SIZE * n, 8 * n, 8 * n, 8 * n, n,
         ]:  # fmt: skip
             raise PackError("the table's columns differ in length")
-        table = cls(())
-        table._digests, table._kinds, table._codecs = digests, kinds, codecs
-        table._offsets, table._stored, table._raw = map(_numbers, (offsets, stored, raw))
+        table = cls(digests, kinds, _numbers(offsets), _numbers(stored), _numbers(raw), codecs)
         end = HEADER_SIZE
         for offset, length in zip(table._offsets, table._stored, strict=True):
             if offset < end:
@@ -276,13 +264,26 @@ class Table:
     def __iter__(self) -> Iterator[Record]:
         return (self[i] for i in range(len(self)))
 
+    def rows(self) -> Iterator[tuple[bytes, int, int, int, int, int]]:
+        """Digest, kind, offset, stored length, raw length and codec of every row: the quick way."""
+        return zip(
+            self.digests(),
+            self._kinds,
+            self._offsets,
+            self._stored,
+            self._raw,
+            self._codecs,
+            strict=True,
+        )
+
+    def raw_span(self, row: int) -> tuple[int, int] | None:
+        """Offset and length of a row that is held raw, or None."""
+        return None if self._codecs[row] else (self._offsets[row], self._raw[row])
+
     def find(self, digest: Digest) -> Record | None:
         """The row of a digest, or None."""
         if self._rows is None:
-            d = self._digests
-            self._rows = {
-                d[i * DIGEST_SIZE : (i + 1) * DIGEST_SIZE]: i for i in range(len(self._kinds))
-            }
+            self._rows = {digest: i for i, digest in enumerate(self.digests())}
         i = self._rows.get(digest)
         return None if i is None else self[i]
 
@@ -290,11 +291,6 @@ class Table:
         """All digests, in the order of the rows."""
         d = self._digests
         return [d[i : i + DIGEST_SIZE] for i in range(0, len(d), DIGEST_SIZE)]
-
-    @property
-    def end(self) -> int:
-        """Where the last payload ends."""
-        return self._offsets[-1] + self._stored[-1] if len(self) else HEADER_SIZE
 
 
 def pack_id(header: Buffer, table: Buffer) -> Digest:

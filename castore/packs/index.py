@@ -18,8 +18,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from castore.model.digest import Digest, Kind, derived
-from castore.packs.format import PackError, PackInfo, Record, Table
+from blake3 import blake3
+
+from castore.model.digest import Digest, Kind
+from castore.model.packinfo import PackInfo
+from castore.packs.format import PackError, Record, Table
 from castore.packs.reader import read_table
 from castore.storage.protocol import Storage
 from castore.system import random_bytes
@@ -92,6 +95,7 @@ class LmdbIndex:
         self._storage = storage
         self._lock = threading.RLock()
         self._env: Any = None
+        self._records: Any = None
         self._pid = 0
         self._known: set[bytes] = set()
         self._fallback: TableIndex | None = None
@@ -123,6 +127,7 @@ class LmdbIndex:
             )
             self._env.reader_check()
             self._check_version(lmdb)
+            self._records = self._env.open_db(b"records", dupsort=True)
         return self._env
 
     def _check_version(self, lmdb: Any) -> None:
@@ -219,13 +224,13 @@ class LmdbIndex:
             return
         rows = []
         for ident, table in tables:
-            for r in table:
-                value = _VALUE.pack(ident, r.offset, r.stored_len, r.raw_len, r.codec, r.kind)
-                rows.append((bytes(r.digest), value + _check(r.digest, value)))
+            for digest, kind, offset, stored, raw, codec in table.rows():
+                value = _VALUE.pack(ident, offset, stored, raw, codec, kind)
+                rows.append((digest, value + _check(digest, value)))
         rows.sort()
         while True:
             env = self._open()
-            records = env.open_db(b"records", dupsort=True)
+            records = self._records
             try:
                 with env.begin(write=True) as txn:
                     cursor = txn.cursor(records)
@@ -244,7 +249,7 @@ class LmdbIndex:
         import lmdb
 
         env = self._open()
-        records = env.open_db(b"records", dupsort=True)
+        records = self._records
         try:
             with env.begin() as txn:
                 cursor = txn.cursor(records)
@@ -268,7 +273,7 @@ def _read(cursor: Any, digest: Digest) -> list[Found]:
 
 
 def _check(key: bytes, value: bytes) -> bytes:
-    return bytes(derived("castore 1 index record", key + value))[:_CHECK]
+    return blake3(b"castore 1 index record" + key + value).digest(length=_CHECK)
 
 
 def _file_size(path: Path) -> int:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from castore.model.digest import Buffer, Digest, Kind, kind_digest
 from castore.model.encoding import EncodingError, decode
 from castore.model.objects import MAX_OBJECT
+from castore.model.packinfo import PackInfo
 from castore.packs import codecs
 from castore.packs.format import (
     FOOTER_SIZE,
@@ -23,7 +24,6 @@ from castore.packs.format import (
     PACK_PAGE,
     PackError,
     PackHeader,
-    PackInfo,
     Record,
     Table,
     pack_id,
@@ -32,6 +32,7 @@ from castore.packs.format import (
 from castore.storage.protocol import Storage
 
 __all__ = [
+    "ChunkMap",
     "Damage",
     "Location",
     "PackDamaged",
@@ -194,6 +195,40 @@ def unreadable(info: PackInfo, e: OSError) -> Damage:
                   f"pack {info.path} cannot be read: {e.strerror}")  # fmt: skip
 
 
+class ChunkMap:
+    """Where the chunks of several packs lie."""
+
+    def __init__(self, tables: Iterable[tuple[PackInfo, Table]]) -> None:
+        self._tables = list(tables)
+        self._first: dict[bytes, tuple[int, int]] = {}
+        self._more: dict[bytes, list[tuple[int, int]]] = {}
+        for t, (_, table) in enumerate(self._tables):
+            for row, digest in enumerate(table.digests()):
+                if digest in self._first:
+                    self._more.setdefault(digest, []).append((t, row))
+                else:
+                    self._first[digest] = (t, row)
+
+    def places(self, digest: Digest) -> list[Location]:
+        """Every place of a chunk."""
+        first = self._first.get(digest)
+        if first is None:
+            return []
+        return [
+            Location(self._tables[t][0], self._tables[t][1][row])
+            for t, row in (first, *self._more.get(digest, ()))
+        ]
+
+    def raw_place(self, digest: Digest) -> tuple[PackInfo, int, int] | None:
+        """Pack, offset and length of a chunk's first place, if it is raw there: the quick way."""
+        first = self._first.get(digest)
+        if first is None:
+            return None
+        info, table = self._tables[first[0]]
+        place = table.raw_span(first[1])
+        return None if place is None else (info, *place)
+
+
 class PackSet:
     """The packs that one checkpoint needs.  Thread-safe."""
 
@@ -268,22 +303,13 @@ class PackSet:
                     if record is not None:
                         yield Location(info, record)
 
-    def locate_chunks(self) -> Callable[[Digest], list[Location]]:
+    def chunk_map(self) -> ChunkMap:
         """A look-up over all data packs at once, for reading many chunks."""
-        where: dict[bytes, list[tuple[int, int]]] = {}
-        tables: list[tuple[PackInfo, Table]] = []
-        for info in self.packs:
-            if info.is_data:
-                table = self.table(info)
-                if not isinstance(table, Damage):
-                    for row, digest in enumerate(table.digests()):
-                        where.setdefault(digest, []).append((len(tables), row))
-                    tables.append((info, table))
-
-        def locate(digest: Digest) -> list[Location]:
-            return [Location(tables[t][0], tables[t][1][row]) for t, row in where.get(digest, ())]
-
-        return locate
+        return ChunkMap(
+            (info, table)
+            for info in self.packs
+            if info.is_data and not isinstance(table := self.table(info), Damage)
+        )
 
     def broken(self) -> list[Damage]:
         """The packs whose table could not be had at all."""

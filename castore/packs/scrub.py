@@ -9,7 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from castore.packs.format import FOOTER_SIZE, HEADER_SIZE, PackError, PackInfo, Table
+from castore.model.packinfo import PackInfo
+from castore.packs.format import (
+    FOOTER_SIZE,
+    HEADER_SIZE,
+    PackError,
+    Table,
+)
 from castore.packs.reader import (
     Damage,
     Location,

@@ -8,17 +8,19 @@ in its own save's folder; nothing refers to it before a log entry does.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import sub
 from typing import Protocol
 
 from castore.model.digest import Buffer, Digest, Kind, chunk_digest, kind_digest
 from castore.model.encoding import encode
+from castore.model.packinfo import PackInfo
 from castore.packs.codecs import Codec, compress, decode
 from castore.packs.format import (
     FOOTER_SIZE,
     PACK_PAGE,
     PackHeader,
-    PackInfo,
     Record,
     Table,
     pack_id,
@@ -28,7 +30,7 @@ from castore.packs.format import (
 from castore.storage.protocol import NewFile, Storage
 from castore.system import random_bytes
 
-__all__ = ["DataPacks", "FinishedPack", "PackPlace", "TwinWriter", "table_object"]
+__all__ = ["ALIGNMENT", "DataPacks", "FinishedPack", "PackPlace", "TwinWriter", "table_object"]
 
 #: A pack that has this much is closed and another begun.
 ROLL_BYTES = 512 << 20
@@ -83,28 +85,68 @@ class _Pack:
         ).render()
         self._file = _create(storage, self.path)
         self._file.append(self._header)
-        self.records: list[Record] = []
+        self._digests: list[bytes] = []
+        self._kinds = bytearray()
+        self._offsets: list[int] = []
+        self._stored: list[int] = []
+        self._raw: list[int] = []
+        self._codecs = bytearray()
+        self._extras: dict[int, tuple[Digest, tuple[Digest, ...]]] = {}
 
     @property
     def position(self) -> int:
         return self._file.position
 
-    def add(self, record_of: Record, stored: Buffer, align: int) -> None:
-        """Append a record's payload; its offset is decided here."""
-        gap = -self._file.position % align
+    @property
+    def rows(self) -> int:
+        return len(self._digests)
+
+    def align(self, alignment: int) -> None:
+        gap = -self._file.position % alignment
         if gap:
             self._file.append(bytes(gap))
-        r = record_of
-        self.records.append(
-            Record(
-                r.digest, r.kind, self._file.position, r.stored_len, r.raw_len, r.codec,
-                r.stored_digest, r.bases,
-            )
-        )  # fmt: skip
+
+    def add(self, record: Record, stored: Buffer) -> None:
+        """Append a record's payload; where it lies is decided here, not by ``record.offset``."""
+        if record.stored_digest is not None:
+            self._extras[self.rows] = (record.stored_digest, record.bases)
+        self._digests.append(record.digest)
+        self._kinds.append(record.kind)
+        self._offsets.append(self._file.position)
+        self._stored.append(record.stored_len)
+        self._raw.append(record.raw_len)
+        self._codecs.append(record.codec)
         self._file.append(stored)
 
+    def add_chunks(
+        self,
+        digests: Sequence[Digest],
+        data: memoryview,
+        starts: Sequence[int],
+        ends: Sequence[int],
+    ) -> None:
+        """Append many raw chunks that lie in ``data`` as they are to lie in the file."""
+        self.align(ALIGNMENT)
+        base = self._file.position
+        lengths = list(map(sub, ends, starts))
+        self._digests += digests
+        self._kinds += bytes(len(digests))
+        self._offsets += [base + start for start in starts]
+        self._stored += lengths
+        self._raw += lengths
+        self._codecs += bytes(len(digests))
+        self._file.append(data)
+
     def finish(self) -> FinishedPack:
-        table = Table(self.records)
+        table = Table(
+            b"".join(self._digests),
+            bytes(self._kinds),
+            self._offsets,
+            self._stored,
+            self._raw,
+            bytes(self._codecs),
+            self._extras,
+        )
         table_bytes = table.render()
         ident = pack_id(self._header, table_bytes)
         offset = self._file.position
@@ -140,20 +182,41 @@ class DataPacks:
         Returns:
             The path of the pack it went to.
         """
+        n = len(data)
+        pack = self._room(n)
+        if begins or not pack.rows:
+            pack.align(ALIGNMENT)
+        pack.add(Record(digest, Kind.CHUNK, 0, n, n, Codec.RAW), data)
+        self.stored_bytes += n
+        return pack.path
+
+    def add_batch(
+        self,
+        digests: Sequence[Digest],
+        data: memoryview,
+        starts: Sequence[int],
+        ends: Sequence[int],
+    ) -> str:
+        """Append small raw chunks at once: ``data`` holds them, each start aligned, gaps zero.
+
+        Returns:
+            The path of the pack they went to.
+        """
+        pack = self._room(len(data))
+        pack.add_chunks(digests, data, starts, ends)
+        self.stored_bytes += len(data)
+        return pack.path
+
+    def _room(self, coming: int) -> _Pack:
+        """The open pack, or a new one where that would grow too large."""
         pack = self._open
-        if pack is not None and (
-            pack.position + len(data) > ROLL_BYTES or len(pack.records) >= ROLL_RECORDS
-        ):
+        if pack is not None and (pack.position + coming > ROLL_BYTES or pack.rows >= ROLL_RECORDS):
             self._close_open()
             pack = None
         if pack is None:
             name = pack_name(self._place.rank, self._number(), "data")
             pack = self._open = _Pack(self._storage, self._place, name, False)
-            begins = True
-        n = len(data)
-        pack.add(Record(digest, Kind.CHUNK, 0, n, n, Codec.RAW), data, ALIGNMENT if begins else 1)
-        self.stored_bytes += n
-        return pack.path
+        return pack
 
     def _close_open(self) -> None:
         if self._open is not None:
@@ -206,13 +269,12 @@ class TwinWriter:
             )
             stored = packed
         for pack in self._packs(len(stored)):
-            pack.add(record, stored, 1)
+            pack.add(record, stored)
         self.stored_bytes += 2 * len(stored)
 
     def _packs(self, coming: int) -> tuple[_Pack, _Pack]:
         if self._open is not None and (
-            self._open[0].position + coming > ROLL_BYTES
-            or len(self._open[0].records) >= ROLL_RECORDS
+            self._open[0].position + coming > ROLL_BYTES or self._open[0].rows >= ROLL_RECORDS
         ):
             self._close_open()
         if self._open is None:
@@ -252,5 +314,5 @@ class TwinWriter:
 
 
 def table_object(pack: FinishedPack) -> bytes:
-    """The copy of a data pack's table that its save's meta packs keep: ``[name, header, table]``."""
+    """The copy of a data pack's table for the meta packs: ``[name, header, table]``."""
     return encode([pack.info.path.partition("/")[2], pack.header, pack.table_bytes])

@@ -16,9 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from castore.model.digest import Buffer, Digest, chunk_digest
 from castore.model.objects import DataValue
+from castore.packs.writer import ALIGNMENT
 from castore.pipeline.parts import workers
 
 __all__ = ["ChunkRun", "Put", "hash_contents"]
@@ -33,8 +35,18 @@ PROBE_FROM = 256 << 10
 
 #: Where a chunk is known to be, or None.
 Known = Callable[[Sequence[Digest]], list[str | None]]
-#: Append a new chunk: digest, bytes, whether a tensor begins with it.
-Put = Callable[[Digest, Buffer, bool], None]
+
+
+class Put(Protocol):
+    """Where new chunks go."""
+
+    def chunk(self, digest: Digest, data: Buffer, begins: bool) -> None:
+        """Append one; ``begins`` where a tensor begins with it."""
+
+    def batch(
+        self, digests: Sequence[Digest], data: memoryview, starts: list[int], ends: list[int]
+    ) -> None:
+        """Append several that lie in ``data``, each start aligned, gaps zero."""
 
 
 @dataclass(slots=True)
@@ -94,9 +106,8 @@ def _one_chunk(content: DataValue) -> bool:
 class _Slots:
     """Private buffers of one chunk each, made when first needed."""
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._left = count
         self._free: deque[mmap.mmap] = deque()
 
     def take(self) -> mmap.mmap:
@@ -114,11 +125,12 @@ class _Slots:
 class _Hashed:
     digests: list[Digest]
     slot: mmap.mmap | None
-    cuts: list[int]
+    starts: list[int]
+    ends: list[int]
 
 
 def _hash_in_place(piece: _Piece, view: memoryview) -> _Hashed:
-    return _Hashed([chunk_digest(view[piece.start : piece.stop])], None, [])
+    return _Hashed([chunk_digest(view[piece.start : piece.stop])], None, [], [])
 
 
 def _hash_copy(piece: _Piece, slots: _Slots) -> _Hashed:
@@ -127,16 +139,22 @@ def _hash_copy(piece: _Piece, slots: _Slots) -> _Hashed:
         if not piece.batch:
             n = piece.stop - piece.start
             piece.contents[0].source.fill(whole[:n], piece.start)
-            return _Hashed([chunk_digest(whole[:n])], slot, [0, n])
-        digests, cuts, at = [], [0], 0
+            return _Hashed([chunk_digest(whole[:n])], slot, [0], [n])
+        digests: list[Digest] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        at = 0
         for content in piece.contents:
             end = at + content.source.nbytes
             part = whole[at:end]
             content.source.fill(part, 0)
             digests.append(chunk_digest(part))
-            cuts.append(end)
-            at = end
-        return _Hashed(digests, slot, cuts)
+            starts.append(at)
+            ends.append(end)
+            at = end + -end % ALIGNMENT
+            if at != end:
+                whole[end:at] = bytes(at - end)
+        return _Hashed(digests, slot, starts, ends)
 
 
 def hash_contents(
@@ -146,7 +164,7 @@ def hash_contents(
     for content in contents:
         if content.inline is None:
             content.digests = []
-    slots = _Slots(0, max(chunk_size, BATCH_BYTES + SMALL))
+    slots = _Slots(max(chunk_size, BATCH_BYTES + SMALL + BATCH_CONTENTS * ALIGNMENT))
     threads = workers()
     flying: deque[tuple[_Piece, Future[_Hashed]]] = deque()
     likely: dict[int, bool] = {}  # content -> whether its last chunk was known
@@ -160,7 +178,11 @@ def hash_contents(
                 return False
             content = piece.contents[0]
             view = None
-            if piece.stop - piece.start >= PROBE_FROM and likely.get(id(content), True):
+            if (
+                not piece.batch
+                and piece.stop - piece.start >= PROBE_FROM
+                and likely.get(id(content), True)
+            ):
                 view = content.source.view()
             if view is not None:
                 flying.append((piece, pool.submit(_hash_in_place, piece, view)))
@@ -199,15 +221,28 @@ def _settle(
     piece: _Piece, hashed: _Hashed, where: list[str | None], put: Put, run: ChunkRun
 ) -> None:
     """Note the digests, and lay down what is new (once, should it be there twice)."""
-    fresh: set[Digest] = set()
     with memoryview(hashed.slot if hashed.slot is not None else b"") as whole:
+        if not piece.batch:
+            digests = piece.contents[0].digests
+            assert digests is not None
+            begins = not digests
+            digests.append(hashed.digests[0])
+            if where[0] is None:
+                with whole[: hashed.ends[0]] as data:
+                    put.chunk(hashed.digests[0], data, begins)
+                run.new_bytes += hashed.ends[0]
+            return
+        for content, digest in zip(piece.contents, hashed.digests, strict=True):
+            content.digests = [digest]
+        if not any(where) and len(set(hashed.digests)) == len(hashed.digests):
+            with whole[: hashed.ends[-1]] as data:
+                put.batch(hashed.digests, data, hashed.starts, hashed.ends)
+            run.new_bytes += piece.stop
+            return
+        fresh: set[Digest] = set()
         for i, digest in enumerate(hashed.digests):
-            content = piece.contents[i] if piece.batch else piece.contents[0]
-            assert content.digests is not None
-            begins = not content.digests
-            content.digests.append(digest)
             if where[i] is None and digest not in fresh:
                 fresh.add(digest)
-                with whole[hashed.cuts[i] : hashed.cuts[i + 1]] as data:
-                    put(digest, data, begins)
-                    run.new_bytes += len(data)
+                with whole[hashed.starts[i] : hashed.ends[i]] as data:
+                    put.chunk(digest, data, True)
+                run.new_bytes += hashed.ends[i] - hashed.starts[i]

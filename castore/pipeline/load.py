@@ -8,10 +8,12 @@ path, rows, pack and offset; where another copy of a record is sound, it serves.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from castore.errors import BadRevision, CheckpointGone, CorruptionError
 from castore.log.fold import Fold, Live
@@ -24,9 +26,9 @@ from castore.model.objects import (
     child_values,
     read_tree,
 )
+from castore.model.packinfo import PackInfo
 from castore.packs.findings import Subject, record_finding
-from castore.packs.format import PackInfo
-from castore.packs.reader import Damage, Location, PackSet, RecordDamaged, read_record
+from castore.packs.reader import ChunkMap, Damage, Location, PackSet, RecordDamaged, read_record
 from castore.pipeline.parts import Parts, workers
 from castore.reports import Finding, LoadReport
 from castore.storage.protocol import Storage
@@ -41,8 +43,8 @@ __all__ = ["find_value", "load", "read_checkpoint", "subject_of"]
 RUN_BYTES = 4 << 20
 #: ... where at most this many bytes between them are read for nothing.
 RUN_GAP = 64 << 10
-#: Records of at least this many bytes are read straight into place.
-LARGE = 256 << 10
+#: Contents above this are read straight into place, chunk by chunk.
+LARGE = 64 << 10
 #: More findings than this help nobody.
 MAX_FINDINGS = 100
 
@@ -169,12 +171,21 @@ def find_value(root: Digest, path: str, fetch: Callable[[Kind, Digest], bytes], 
     return node
 
 
+class _Small(NamedTuple):
+    """A content of one small raw chunk: where from, and where to."""
+
+    pack: PackInfo
+    offset: int
+    length: int
+    out: memoryview
+    read: Read
+
+
 @dataclass(slots=True)
 class _Chunk:
     """One chunk to read: where to, and where from."""
 
     read: Read
-    index: int
     digest: Digest
     start: int
     stop: int
@@ -220,30 +231,32 @@ class _Load:
         )
         return state, report
 
-    # -- chunks -------------------------------------------------------------------------------------
+    # -- chunks -----------------------------------------------------------------------------------
 
     def _read_all(self, shelf: PackSet, reads: Sequence[Read]) -> None:
-        locate = shelf.locate_chunks()
+        chunks = shelf.chunk_map()
         large: list[_Chunk] = []
-        small: list[_Chunk] = []
+        small: list[_Small] = []
         for read in reads:
-            if read.out is None:
-                read.data = self._whole(shelf, read, locate)
+            out = read.out
+            if out is None:
+                read.data = self._whole(shelf, read, chunks)
                 continue
-            for i, (digest, (start, stop)) in enumerate(
-                zip(read.digests, read.grid.spans(), strict=True)
-            ):
-                chunk = _Chunk(read, i, digest, start, stop, locate(digest))
-                if not chunk.places:
-                    self._lost(shelf, chunk)
-                elif stop - start >= LARGE or chunk.places[0].record.codec:
+            if len(out) <= LARGE and len(read.digests) == 1:
+                place = chunks.raw_place(read.digests[0])
+                if place is not None and place[2] == len(out):
+                    small.append(_Small(*place, out, read))
+                    continue
+            for digest, (start, stop) in zip(read.digests, read.grid.spans(), strict=True):
+                chunk = _Chunk(read, digest, start, stop, chunks.places(digest))
+                if chunk.places:
                     large.append(chunk)
                 else:
-                    small.append(chunk)
-        tasks = (
-            [lambda c=c: self._read_large(c) for c in large]
-            + [lambda r=r: self._read_run(r) for r in _runs(small)]
-        )  # fmt: skip
+                    self._lost(shelf, chunk)
+        tasks = [
+            *(partial(self._read_large, chunk) for chunk in large),
+            *(partial(self._read_run, run, chunks) for run in _runs(small)),
+        ]
         with ThreadPoolExecutor(workers(), thread_name_prefix="castore-read") as pool:
             _run_bounded(pool, tasks, 4 * workers(), self._count)
 
@@ -252,14 +265,12 @@ class _Load:
         if self.progress is not None:
             self.progress(n)
 
-    def _whole(
-        self, shelf: PackSet, read: Read, locate: Callable[[Digest], list[Location]]
-    ) -> bytes:
+    def _whole(self, shelf: PackSet, read: Read, chunks: ChunkMap) -> bytes:
         """A content whose length only its chunks know."""
         out = []
         for digest in read.digests:
             damages: list[Damage] = []
-            for place in locate(digest):
+            for place in chunks.places(digest):
                 try:
                     out.append(bytes(read_record(self.parts.storage, place)))
                     break
@@ -303,28 +314,24 @@ class _Load:
         rows = chunk.read.grid.rows_of(chunk.start, chunk.stop)
         self._found(damages[0], chunk.digest, chunk.read.path, rows)
 
-    def _read_run(self, run: list[_Chunk]) -> int:
+    def _read_run(self, run: list[_Small], chunks: ChunkMap) -> int:
         """Read neighbouring small chunks in one go, then hash and place each."""
-        first = run[0].places[0]
-        begin = first.record.offset
-        end = max(c.places[0].record.offset + c.places[0].record.stored_len for c in run)
-        buffer = memoryview(bytearray(end - begin))
-        try:
-            self.parts.storage.read_into(first.pack.file, begin, buffer)
-        except OSError:
-            pass  # each chunk below is tried by itself and names its damage
-        for chunk in run:
-            assert chunk.read.out is not None
-            at = chunk.places[0].record.offset - begin
-            data = buffer[at : at + chunk.stop - chunk.start]
-            with chunk.read.out[chunk.start : chunk.stop] as out:
-                if chunk.places[0].record.raw_len == len(out) and (
-                    not self.verify or chunk_digest(data) == chunk.digest
-                ):
-                    out[:] = data
-                else:
-                    self._from_places(chunk, out, chunk.places, [])
-        return sum(c.stop - c.start for c in run)
+        begin = run[0].offset
+        buffer = memoryview(bytearray(run[-1].offset + run[-1].length - begin))
+        with contextlib.suppress(OSError):  # then each chunk is tried by itself, and named
+            self.parts.storage.read_into(run[0].pack.file, begin, buffer)
+        total = 0
+        for item in run:
+            at = item.offset - begin
+            data = buffer[at : at + item.length]
+            digest = item.read.digests[0]
+            if not self.verify or chunk_digest(data) == digest:
+                item.out[:] = data
+            else:
+                chunk = _Chunk(item.read, digest, 0, item.length, chunks.places(digest))
+                self._from_places(chunk, item.out, chunk.places, [])
+            total += item.length
+        return total
 
     def _lost(self, shelf: PackSet, chunk: _Chunk) -> None:
         damage = shelf.missing(chunk.digest, Kind.CHUNK, data=True)[0]
@@ -340,23 +347,19 @@ class _Load:
             )
 
 
-def _runs(chunks: list[_Chunk]) -> Iterator[list[_Chunk]]:
+def _runs(small: list[_Small]) -> Iterator[list[_Small]]:
     """Small chunks by neighbourhood in their packs."""
-    chunks.sort(key=lambda c: (c.places[0].pack.path, c.places[0].record.offset))
-    run: list[_Chunk] = []
-    for chunk in chunks:
-        place = chunk.places[0]
-        if run:
-            begin, last = run[0].places[0], run[-1].places[0]
-            end = last.record.offset + last.record.stored_len
-            if (
-                place.pack.path != begin.pack.path
-                or place.record.offset - end > RUN_GAP
-                or place.record.offset + place.record.stored_len - begin.record.offset > RUN_BYTES
-            ):
-                yield run
-                run = []
-        run.append(chunk)
+    small.sort(key=lambda s: (s.pack.path, s.offset))
+    run: list[_Small] = []
+    for item in small:
+        if run and (
+            item.pack is not run[0].pack
+            or item.offset - (run[-1].offset + run[-1].length) > RUN_GAP
+            or item.offset + item.length - run[0].offset > RUN_BYTES
+        ):
+            yield run
+            run = []
+        run.append(item)
     if run:
         yield run
 

@@ -30,8 +30,9 @@ from castore.log.log import AppendFateUnknown
 from castore.model.digest import Buffer, Digest, Kind, derived, kind_digest
 from castore.model.encoding import encode
 from castore.model.objects import CheckpointObject, encode_tree
+from castore.model.packinfo import PackInfo
 from castore.packs.findings import pack_finding
-from castore.packs.format import PackInfo, meta_names
+from castore.packs.format import meta_names
 from castore.packs.index import Found
 from castore.packs.scrub import scrub_pack
 from castore.packs.writer import DataPacks, FinishedPack, PackPlace, TwinWriter, table_object
@@ -87,6 +88,22 @@ class Saved:
     seconds: float
     warnings: tuple[str, ...]
     verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnPacks:
+    """Where new chunks go, and the note of which went where."""
+
+    packs: DataPacks
+    own: dict[Digest, str]
+
+    def chunk(self, digest: Digest, data: Buffer, begins: bool) -> None:
+        self.own[digest] = self.packs.add(digest, data, begins=begins)
+
+    def batch(
+        self, digests: Sequence[Digest], data: memoryview, starts: list[int], ends: list[int]
+    ) -> None:
+        self.own.update(dict.fromkeys(digests, self.packs.add_batch(digests, data, starts, ends)))
 
 
 class _LookAgain(Exception):
@@ -180,10 +197,7 @@ class _Save:
             self.relied.clear()
             self.parts.index.update(fold.packs.values())
             contents = self._write_chunks(fold)  # step 3
-            objects: dict[Digest, tuple[Kind, bytes]] = {}
-            root = encode_tree(
-                self.description.root, lambda k, d, data: objects.__setitem__(d, (k, data))
-            )
+            root, objects = self._encode()
             if (same := self._unchanged(head, root, fold)) is not None:
                 return same
             written = self._write_objects(fold, head, root, contents, objects)  # step 4
@@ -197,7 +211,7 @@ class _Save:
             path=self.parts.storage.where,
         )
 
-    # -- step 2: where the branch stands ------------------------------------------------------------
+    # -- step 2: where the branch stands ----------------------------------------------------------
 
     def _head(self, fold: Fold) -> Live | None:
         branch = fold.branches.get(self.options.branch)
@@ -233,7 +247,7 @@ class _Save:
         if text not in self.warnings:
             self.warnings.append(text)
 
-    # -- step 3: chunks -----------------------------------------------------------------------------
+    # -- step 3: chunks ---------------------------------------------------------------------------
 
     def _place(self) -> PackPlace:
         return PackPlace(self.parts.config.store_id, self.parts.config.chunk_size, self.id)
@@ -250,14 +264,12 @@ class _Save:
                     where[i] = self._present(fold, digests[i], places, by_id)
             return where
 
-        def put(digest: Digest, data: Buffer, begins: bool) -> None:
-            self.own[digest] = packs.add(digest, data, begins=begins)
-
         self.run_state.new_bytes = self.run_state.done_bytes = 0
         try:
             hash_contents(
-                self.description.contents, self.parts.config.chunk_size, known, put, self.run_state
-            )
+                self.description.contents, self.parts.config.chunk_size, known,
+                _OwnPacks(packs, self.own), self.run_state,
+            )  # fmt: skip
             for pack in packs.finish():
                 self.finished[pack.info.path] = pack
         finally:
@@ -287,7 +299,16 @@ class _Save:
             self._sizes[info.path] = self.parts.storage.size(info.file) == info.size
         return self._sizes[info.path]
 
-    # -- nothing to do ------------------------------------------------------------------------------
+    def _encode(self) -> tuple[Digest, dict[Digest, tuple[Kind, bytes]]]:
+        """The state's root, and every object below it."""
+        objects: dict[Digest, tuple[Kind, bytes]] = {}
+
+        def sink(kind: Kind, digest: Digest, data: bytes) -> None:
+            objects[digest] = (kind, data)
+
+        return encode_tree(self.description.root, sink), objects
+
+    # -- nothing to do ----------------------------------------------------------------------------
 
     def _unchanged(self, head: Live | None, root: Digest, fold: Fold) -> Saved | None:
         """The head itself, where root, step and meta equal its own and it is whole."""
@@ -316,13 +337,14 @@ class _Save:
                 lambda f: _verify_changes(f, needs), f"verify {self.options.branch}"
             )
             verified = True
+        self.warnings.clear()  # that the step repeats goes without saying
         self._warn(
             f"nothing changed since step {head.add.step}: the state, step and meta equal those of "
             f"{self.options.branch}'s head {head.digest.short}, so nothing was added"
         )
         return self._saved(head.add, head.seq, verified)
 
-    # -- step 4: objects ----------------------------------------------------------------------------
+    # -- step 4: objects --------------------------------------------------------------------------
 
     def _write_objects(
         self,
@@ -446,7 +468,7 @@ class _Save:
                 f"{add.step} had {add.logical_bytes:,}"
             )
 
-    # -- steps 5 and 6: the entry -------------------------------------------------------------------
+    # -- steps 5 and 6: the entry -----------------------------------------------------------------
 
     def _commit(self, s0: int, written: _Written) -> Saved:
         add = written.add
@@ -509,7 +531,7 @@ class _Save:
                 with contextlib.suppress(OSError):
                     self.parts.storage.delete(f"packs/{path}")
 
-    # -- failure ------------------------------------------------------------------------------------
+    # -- failure ----------------------------------------------------------------------------------
 
     def _clean_up(self) -> None:
         """Delete the save's own packs: no entry names them, and none will."""

@@ -15,7 +15,7 @@ from castore.model.objects import Content, Fetch, read_content
 from castore.state.arrays import from_canonical
 from castore.state.descr import parse_dtype
 from castore.state.plain import expect
-from castore.state.slots import check_chunks, chunk_count, read_shape, read_tie
+from castore.state.slots import check_chunks, check_tie, chunk_count, read_shape
 
 __all__ = ["ArraySlot", "ArraySlots"]
 
@@ -88,8 +88,9 @@ class ArraySlots:
         content = read_content(held, fetch, chunks)
         check_chunks(content, grid.nbytes, chunks)
         slot = ArraySlot(dtype, sizes, grid, content)
-        if read_tie(tie) is None:
+        if tie is None:
             return slot, True
+        check_tie(tie)
         expect(grid.nbytes > 0, "a tie of an array without items")
         first, first_descr = self.ties.setdefault(tie, (slot, descr))
         if first is not slot:

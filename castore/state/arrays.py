@@ -32,7 +32,12 @@ __all__ = [
 ]
 
 _NDARRAY = encode("ndarray")
-_CARRIERS = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_CARRIERS: dict[int, np.dtype[Any]] = {
+    1: np.dtype("u1"),
+    2: np.dtype("<u2"),
+    4: np.dtype("<u4"),
+    8: np.dtype("<u8"),
+}
 
 
 def little(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -47,7 +52,7 @@ def assign(into: npt.NDArray[Any], array: npt.NDArray[Any]) -> None:
             assign(into[name], array[name])
     elif is_simple(array.dtype) and array.itemsize in _CARRIERS and array.itemsize:
         # As integers: no conversion, however odd the value (a bool of 2, a NaN's payload).
-        carrier: np.dtype[Any] = _CARRIERS[array.itemsize]
+        carrier = _CARRIERS[array.itemsize]
         into.view(carrier)[...] = array.view(carrier)
     else:
         into[...] = array  # the same kind and size: bytes are moved or swapped, never converted
@@ -76,7 +81,8 @@ class ArraySource:
         array = self.array
         dtype = little(array.dtype)
         for block in blocks(array.shape, dtype.itemsize, start, start + len(out)):
-            part = array[*block.index, ...]
+            index: Any = (*block.index, ...)  # the dots keep a single item an array
+            part = array[index]
             into = out[block.start : block.start + block.nbytes]
             if block.last >= 0:
                 rows = part[block.first : block.last]

@@ -25,6 +25,7 @@ from castore.state import plain
 from castore.state.advice import refusal, type_name
 from castore.state.collector import NIL, BytesSource, Collector, Encoder, Refused
 from castore.state.contents import child_paths
+from castore.state.quiet import without_gc
 
 __all__ = ["FACTORIES", "MAX_DEPTH", "MAX_VALUES", "NO_METADATA", "Description", "describe"]
 
@@ -94,8 +95,9 @@ def describe(state: Any, chunk_size: int) -> Description:
         BadState: it holds what cannot be kept exactly; all of it is listed.
     """
     collector = Collector(chunk_size)
-    root = _Walk(collector).run(state)
-    collector.number_ties()
+    with without_gc():
+        root = _Walk(collector).run(state)
+        collector.number_ties()
     return Description(
         root,
         [value for value in collector.data if value.inline is None],

@@ -10,7 +10,7 @@ import ctypes
 import functools
 from typing import Any
 
-__all__ = ["address_of", "copy_into", "host_bytes", "host_view", "prefer_huge_pages"]
+__all__ = ["HUGE_FROM", "address_of", "copy_into", "host_bytes", "host_view", "prefer_huge_pages"]
 
 #: From this size on, huge pages are asked for: filling fresh memory is then twice as fast
 #: (measured: 1 GiB in 0.43 s against 0.9 s), the time having gone into page faults.
@@ -54,8 +54,6 @@ def _madvise() -> Any:
 
 def prefer_huge_pages(address: int, nbytes: int) -> None:
     """Ask for huge pages below a large fresh buffer.  A hint: whether it is heard is no matter."""
-    if nbytes < HUGE_FROM:
-        return
     start = -(-address // _PAGE) * _PAGE
     stop = (address + nbytes) // _PAGE * _PAGE
     advise = _madvise()

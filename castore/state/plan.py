@@ -34,6 +34,7 @@ from castore.state import plain
 from castore.state.contents import METADATA
 from castore.state.describe import FACTORIES, MAX_DEPTH, MAX_VALUES, NO_METADATA
 from castore.state.plain import ScalarDecoder, expect
+from castore.state.quiet import without_gc
 from castore.state.slots import MAX_NBYTES, Slot, TextSlot
 
 __all__ = ["Plan", "Read", "plan_state"]
@@ -215,9 +216,10 @@ def plan_state(
         UnsupportedFeature: a state that this castore, torch or machine cannot make.
     """
     walk = _Walk(fetch, chunk_size, path, max_bytes)
-    walk.run(value)
-    for slot in walk.slots:
-        slot.allocate()
+    with without_gc():
+        walk.run(value)
+        for slot in walk.slots:
+            slot.allocate()
     return Plan(walk.frames, walk.reads, walk.nbytes, walk.tensors)
 
 
@@ -326,18 +328,20 @@ class _Walk:
 
     def leaf(self, tag: str, value: list[Any], frame: _Frame, index: int) -> Any:
         """The value, or None where a slot will make it."""
-        if tag not in _ARITY:
+        arity = _ARITY.get(tag)
+        if arity is None:
             decoder = self.scalar(tag)
             if decoder is None:
                 raise UnsupportedFeature(f"a value of kind {tag!r}, which this castore cannot read")
             return decoder(value)
-        expect(len(value) == _ARITY[tag], f"a {tag} is an array of {_ARITY[tag]}")
+        if len(value) != arity:
+            raise EncodingError(f"a {tag} is an array of {arity}")
         slot, new = self.slot(tag, value)
         frame.pending.append((index, slot))
         if new:
             self.nbytes += slot.nbytes
-            if self.max_bytes is not None:
-                expect(self.nbytes <= self.max_bytes, f"more than {self.max_bytes} bytes in all")
+            if self.max_bytes is not None and self.nbytes > self.max_bytes:
+                raise EncodingError(f"more than {self.max_bytes} bytes in all")
             self.slots.append(slot)
             if slot.content.inline is None:
                 self.reads.append(Read(slot, frame, index))

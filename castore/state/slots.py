@@ -11,11 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from castore.model.encoding import EncodingError
 from castore.model.grid import Grid
 from castore.model.objects import INLINE_BYTES, Content
 from castore.state.plain import expect
 
-__all__ = ["MAX_NBYTES", "ReadTie", "Slot", "TextSlot", "check_chunks", "read_shape", "read_tie"]
+__all__ = [
+    "MAX_NBYTES",
+    "Slot",
+    "TextSlot",
+    "check_chunks",
+    "check_tie",
+    "chunk_count",
+    "read_shape",
+]
 
 #: Of one content: beyond it, sizes are nonsense (and would overflow what counts bytes in C).
 MAX_NBYTES = 1 << 62
@@ -121,24 +130,22 @@ def check_chunks(content: Content, nbytes: int, count: int) -> None:
     Raises:
         EncodingError: its inline bytes or its number of chunks say otherwise.
     """
-    if content.inline is not None:
-        found = len(content.inline)
-        expect(found == nbytes, f"a content of {found} bytes where the shape has {nbytes}")
-        expect(nbytes <= INLINE_BYTES, "a long content that is inline")
-    else:
+    inline = content.inline
+    if inline is None:
+        if len(content.digests) != count:
+            found = len(content.digests)
+            raise EncodingError(f"a content of {found} chunks where the shape has {count}")
         expect(nbytes > INLINE_BYTES, "a short content that is not inline")
-        found = len(content.digests)
-        expect(found == count, f"a content of {found} chunks where the shape has {count}")
+    else:
+        if len(inline) != nbytes:
+            raise EncodingError(f"a content of {len(inline)} bytes where the shape has {nbytes}")
+        expect(nbytes <= INLINE_BYTES, "a long content that is inline")
 
 
-ReadTie = int | None
-
-
-def read_tie(value: Any) -> ReadTie:
-    """The number of a group of ties, or None.
+def check_tie(value: Any) -> None:
+    """Make sure that a value is the number of a group of ties.
 
     Raises:
-        EncodingError: it is neither.
+        EncodingError: it is none.
     """
-    expect(value is None or (type(value) is int and value >= 0), "a tie is a number")
-    return value  # type: ignore[no-any-return]
+    expect(type(value) is int and value >= 0, "a tie is a number")

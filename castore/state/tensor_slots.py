@@ -16,9 +16,9 @@ from castore.model.encoding import encode
 from castore.model.grid import Grid
 from castore.model.objects import Content, Fetch, read_content
 from castore.state.dtypes import CARRIERS, Dense, dense
-from castore.state.memory import host_view, prefer_huge_pages
+from castore.state.memory import HUGE_FROM, host_view, prefer_huge_pages
 from castore.state.plain import expect
-from castore.state.slots import check_chunks, chunk_count, read_shape, read_tie
+from castore.state.slots import check_chunks, check_tie, chunk_count, read_shape
 from castore.state.tensors import IS_PARAMETER, REQUIRES_GRAD
 
 __all__ = ["TensorSlot", "TensorSlots"]
@@ -64,7 +64,7 @@ class TensorSlot:
         inline = self.content.inline
         if inline:
             host_view(tensor.data_ptr(), head.nbytes, tensor)[:] = inline
-        elif inline is None:
+        elif inline is None and head.nbytes >= HUGE_FROM:
             prefer_huge_pages(tensor.data_ptr(), head.nbytes)
 
     def out(self) -> memoryview:
@@ -132,8 +132,9 @@ class TensorSlots:
         content = read_content(held, fetch, head.chunks)
         check_chunks(content, head.nbytes, head.chunks)
         slot = TensorSlot(head, content)
-        if read_tie(tie) is None:
+        if tie is None:
             return slot, True
+        check_tie(tie)
         expect(head.nbytes > 0, "a tie of a tensor without items")
         first = self.ties.setdefault(tie, slot)
         if first is slot:

@@ -35,58 +35,66 @@ _STRIDED = torch.strided
 
 def encoders(collector: Collector) -> dict[type, Encoder]:
     """The encoders of ``torch.Tensor`` and ``torch.nn.Parameter``, exactly these."""
-    encode_tensor = _tensor_encoder(collector)
-    return {
-        torch.Tensor: lambda value: encode_tensor(value, 0),
-        torch.nn.Parameter: lambda value: encode_tensor(value, IS_PARAMETER),
-    }
+    make = _encoder_maker(collector)
+    return {torch.Tensor: make(0), torch.nn.Parameter: make(IS_PARAMETER)}
 
 
 # The shapes of a state are few, its tensors may be 100,000: what follows from dtype, shape and
 # flags alone is made once for each.
-_Head = tuple[list[bytes], Grid, int]
+_Head = tuple[list[bytes], Grid, int, int]
 
 
-def _tensor_encoder(collector: Collector) -> Callable[[torch.Tensor, int], Leaf]:
+def _encoder_maker(collector: Collector) -> Callable[[int], Encoder]:
     heads: dict[tuple[torch.dtype, torch.Size, int], _Head] = {}
     at_address: dict[int, DataValue] = {}
     views: dict[Any, DataValue] = {}
+    data = collector.data
 
     def head_of(tensor: torch.Tensor, shape: torch.Size, flags: int) -> _Head:
-        entry = DENSE[tensor.dtype]
+        entry = DENSE.get(tensor.dtype)
+        if entry is None:
+            raise _not_dense(tensor)
         grid = Grid.of(shape, entry.itemsize, collector.chunk_size)
         elements = [flags, entry.name, entry.itemsize, list(shape)]
-        return [_TENSOR, *map(encode, elements)], grid, grid.nbytes
+        return [_TENSOR, *map(encode, elements)], grid, entry.itemsize, grid.nbytes
 
-    def encode_tensor(tensor: torch.Tensor, flags: int) -> Leaf:
-        dtype = tensor.dtype
-        if tensor.layout is not _STRIDED or dtype not in DENSE or tensor.is_nested:
-            raise _not_dense(tensor)
-        shape = tensor.shape
-        if tensor.requires_grad:
-            flags |= REQUIRES_GRAD
-        key = (dtype, shape, flags)
-        head = heads.get(key)
-        if head is None:
-            head = heads[key] = head_of(tensor, shape, flags)
-        before, grid, nbytes = head
-        address = _address(tensor, nbytes)
-        collector.tensors += 1
-        value = DataValue(before, UNTIED, grid, TensorSource(tensor, nbytes))
-        if address:
-            first = at_address.setdefault(address, value)
-            if first is not value:
-                views.setdefault(_view_key(first), first)
-                first = views.setdefault(_view_key(value), value)
-                if first is not value:
-                    collector.tie(first, value)
+    def tied(value: DataValue, first: DataValue) -> bool:
+        """Whether the memory that ``value`` shares a first byte with is all the same."""
+        views.setdefault(_view_key(first), first)
+        twin = views.setdefault(_view_key(value), value)
+        if twin is not value:
+            collector.tie(twin, value)
+        return twin is not value
+
+    def make(kind: int) -> Encoder:
+        def encode_tensor(tensor: torch.Tensor) -> Leaf:
+            if tensor.layout is not _STRIDED:
+                raise _not_dense(tensor)
+            dtype = tensor.dtype
+            try:
+                shape = tensor.shape
+            except RuntimeError as e:  # a nested tensor has none
+                raise _not_dense(tensor) from e
+            flags = kind | REQUIRES_GRAD if tensor.requires_grad else kind
+            head = heads.get((dtype, shape, flags))
+            if head is None:
+                head = heads[dtype, shape, flags] = head_of(tensor, shape, flags)
+            before, grid, itemsize, nbytes = head
+            address = _address(tensor, itemsize, nbytes)
+            collector.tensors += 1
+            value = DataValue(before, UNTIED, grid, TensorSource(tensor, nbytes))
+            if address:
+                first = at_address.setdefault(address, value)
+                if first is not value and tied(value, first):
                     return value
-        if nbytes <= INLINE_BYTES:
-            value.inline = _snapshot(value.source, address)
-        collector.data.append(value)
-        return value
+            if nbytes <= INLINE_BYTES:
+                value.inline = _snapshot(value.source, address)
+            data.append(value)
+            return value
 
-    return encode_tensor
+        return encode_tensor
+
+    return make
 
 
 def _snapshot(source: Any, address: int) -> bytes:
@@ -105,28 +113,29 @@ def _view_key(value: DataValue) -> tuple[Any, ...]:
     return (t.data_ptr(), t.device, t.dtype, t.shape, t.stride(), conj, neg)
 
 
-def _address(tensor: torch.Tensor, nbytes: int) -> int:
+def _address(tensor: torch.Tensor, itemsize: int, nbytes: int) -> int:
     """Where the tensor's items begin; 0 where that says nothing about sharing memory.
 
     Raises:
         Refused: there is no memory there, or less than the shape says.
     """
-    if tensor.is_meta:
-        raise _no_memory(tensor)
     if not nbytes:
+        if tensor.is_meta:
+            raise _no_memory(tensor)
         return 0
     try:
         address = tensor.data_ptr()
-        held = tensor.untyped_storage().nbytes()
+        # Freed or shrunk storages (FSDP does it) keep their tensors' shapes; reading them would be
+        # a segmentation fault, not an exception.
+        room = tensor.untyped_storage().nbytes() - tensor.storage_offset() * itemsize
     except RuntimeError as e:  # inside a transform, or a backend without addresses
-        raise Refused(f"a tensor whose memory cannot be reached: {e}", "save plain tensors") from e
-    if not (tensor.is_cpu or tensor.is_cuda):
+        problem = str(e).splitlines()[0]
+        raise Refused(f"a tensor out of reach ({problem})", "save plain tensors") from e
+    if address and room >= nbytes and tensor.is_contiguous():
+        return address
+    if not (tensor.is_meta or tensor.is_cpu or tensor.is_cuda):
         return address  # other backends may have neither addresses nor storages: theirs to copy
-    # Freed or shrunk storages (FSDP does it) keep their tensors' shapes; reading them would be a
-    # segmentation fault, not an exception.
-    before = tensor.storage_offset() * tensor.itemsize
-    reach = nbytes if tensor.is_contiguous() else _extent(tensor)
-    if not address or before + reach > held:
+    if not address or room < _extent(tensor):
         raise _no_memory(tensor)
     return address
 
@@ -156,7 +165,7 @@ def _not_dense(tensor: torch.Tensor) -> Refused:
         return _no_memory(tensor)
     if tensor.is_nested:
         return Refused("a nested tensor", "save tensor.unbind() (a list of tensors)")
-    if tensor.is_quantized or tensor.dtype not in DENSE:
+    if tensor.dtype not in DENSE:
         return Refused(
             f"a tensor of dtype {tensor.dtype}, whose scales are not kept in this version",
             "save tensor.int_repr() and its scales and zero points",

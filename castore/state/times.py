@@ -31,7 +31,8 @@ def _zone(value: tzinfo | None) -> list[Any] | None:
         zone = ["offset", offset // _MICROSECOND, name[0] if name else None]
     else:
         zoneinfo: Any = sys.modules.get("zoneinfo")
-        key = value.key if zoneinfo and type(value) is zoneinfo.ZoneInfo else None
+        known = zoneinfo is not None and type(value) is zoneinfo.ZoneInfo
+        key = getattr(value, "key", None) if known else None
         if key is None:
             raise Refused(
                 f"a time zone of type {type(value).__module__}.{type(value).__qualname__}",

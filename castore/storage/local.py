@@ -1,19 +1,17 @@
 """A store in a folder of a POSIX file system.
 
 Every access goes through descriptors relative to the store's folder and never follows a symbolic
-link below it, so a hostile store cannot lead outside.  ``create`` is temp, fsync, ``link``, fsync of
-the folder: whole and durable or absent, and exclusive on local and network file systems alike.
+link below it, so a hostile store cannot lead outside.  ``create`` is temp, fsync, ``link``, fsync
+of the folder: whole and durable or absent, and exclusive on local and network file systems alike.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import mmap
 import os
 import stat
-import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +20,12 @@ from pathlib import Path
 
 from castore.errors import StoreNotFound, UnsupportedFeature
 from castore.storage.files import OpenFiles
+from castore.storage.filesystem import file_system_name, fsync_folder
 from castore.storage.protocol import FateUnknown, check_name
 from castore.storage.stream import BLOCK, PAGE, BufferPool, StreamFile
 from castore.system import random_bytes
 
-__all__ = ["LocalStorage", "file_system", "is_local_file_system", "make_store_folder"]
+__all__ = ["LocalStorage"]
 
 #: Idle descriptors kept for reading (``ulimit -n 64`` must do).
 OPEN_FILES = 12
@@ -38,60 +37,6 @@ WRITE_BUFFERS = 5
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: A directory fsync that the file system does not know is not an error; EIO is.
-_NO_FOLDER_FSYNC = (errno.EINVAL, errno.ENOTSUP)
-
-#: f_type of statfs(2) -> name, for file systems of this machine's own disks and memory.
-_LOCAL_TYPES = {
-    0xEF53: "ext4",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x01021994: "tmpfs",
-    0x858458F6: "ramfs",
-    0x2FC12FC1: "zfs",
-    0xF2F52010: "f2fs",
-    0xCA451A4E: "bcachefs",
-    0x794C7630: "overlay",
-}
-
-
-def file_system(path: str | Path) -> int:
-    """The kernel's type number of the file system that holds ``path`` (0 where unknown)."""
-    buffer = ctypes.create_string_buffer(256)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "statfs") or libc.statfs(os.fsencode(path), buffer):
-        return 0
-    return int(struct.unpack_from("@l", buffer)[0]) & 0xFFFFFFFF
-
-
-def is_local_file_system(path: str | Path) -> bool:
-    """Whether ``path`` lies on a file system known to belong to this machine alone."""
-    return file_system(path) in _LOCAL_TYPES
-
-
-def make_store_folder(path: str | Path) -> None:
-    """Make the store's own folder durably; its parent must exist."""
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        return
-    _fsync_folder_at(os.fspath(Path(path).absolute().parent))
-
-
-def _fsync_folder_at(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _fsync_folder(fd)
-    finally:
-        os.close(fd)
-
-
-def _fsync_folder(fd: int) -> None:
-    try:
-        os.fsync(fd)
-    except OSError as e:
-        if e.errno not in _NO_FOLDER_FSYNC:
-            raise
 
 
 class LocalStorage:
@@ -219,7 +164,7 @@ class LocalStorage:
                 temporary = self._write_temporary(folder, data)
                 try:
                     os.link(temporary, leaf, src_dir_fd=folder, dst_dir_fd=folder)
-                    _fsync_folder(folder)
+                    fsync_folder(folder)
                     return True
                 except FileExistsError:
                     return False
@@ -303,7 +248,7 @@ class LocalStorage:
         with self._parent(name) as (parent, leaf):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(leaf, dir_fd=parent)
-            _fsync_folder(parent)
+            fsync_folder(parent)
 
     def remove_folder(self, name: str) -> bool:
         """Remove an empty folder."""
@@ -321,7 +266,7 @@ class LocalStorage:
     def sync_folder(self, name: str) -> None:
         """Make the names in a folder durable."""
         with self._folder(check_name(name) if name else []) as fd:
-            _fsync_folder(fd)
+            fsync_folder(fd)
 
     def free(self) -> int:
         """Bytes that this user may still write."""
@@ -334,8 +279,7 @@ class LocalStorage:
 
     def file_system_name(self) -> str:
         """What the file system is called, or its type number."""
-        kind = file_system(self._path)
-        return _LOCAL_TYPES.get(kind, f"type {kind:#x}")
+        return file_system_name(self._path)
 
     def takes_direct_io(self) -> bool:
         """Whether a file of the store can be opened past the page cache."""
@@ -347,15 +291,13 @@ class LocalStorage:
                 continue
         return False
 
-    def probe(self) -> dict[str, bool | str]:
-        """Try what the protocol needs: exclusive create, hard links, folder fsync; and O_DIRECT.
+    def probe(self) -> None:
+        """Try what the protocol needs: exclusive create, hard links, folder fsync.
 
         Raises:
             UnsupportedFeature: the file system lacks something castore cannot do without.
         """
-        kind = file_system(self._path)
-        name = _LOCAL_TYPES.get(kind, f"file system of type {kind:#x}")
-        result: dict[str, bool | str] = {"file_system": name, "local": kind in _LOCAL_TYPES}
+        name = f"file system ({file_system_name(self._path)})"
         temporary = self._write_temporary(self._root, b"probe")
         other = f".{random_bytes(16).hex()}.tmp"
         try:
@@ -378,17 +320,11 @@ class LocalStorage:
                 except FileExistsError:
                     continue
                 raise UnsupportedFeature(f"the {name} at {self._path} has no {lacking}")
-            _fsync_folder(self._root)
-            try:
-                os.close(os.open(other, _READ | _O_DIRECT, dir_fd=self._root))
-                result["direct_io"] = bool(_O_DIRECT)
-            except OSError:
-                result["direct_io"] = False
+            fsync_folder(self._root)
         finally:
             for leftover in (temporary, other):
                 with contextlib.suppress(OSError):
                     os.unlink(leftover, dir_fd=self._root)
-        return result
 
     def close(self) -> None:
         """Close descriptors and end the writing threads."""

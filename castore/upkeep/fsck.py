@@ -20,13 +20,13 @@ from castore.model.config import CONFIG_NAME, StoreConfig
 from castore.model.digest import Digest, Kind
 from castore.model.encoding import EncodingError, decode
 from castore.model.objects import CONTENT_AT, CheckpointObject, content_grid, read_content, walk
+from castore.model.packinfo import PackInfo
 from castore.packs.findings import Subject, pack_finding, record_finding
 from castore.packs.format import (
     FOOTER_SIZE,
     HEADER_SIZE,
     PackError,
     PackHeader,
-    PackInfo,
     Table,
     parse_footer,
 )
@@ -107,7 +107,7 @@ class _Fsck:
     def _note(self, code: str, severity: str, detail: str, file: str | None = None) -> None:
         self.findings.append(Finding(code, severity, detail, file=file))
 
-    # -- castore.json -------------------------------------------------------------------------------
+    # -- castore.json -----------------------------------------------------------------------------
 
     def _config(self) -> StoreConfig:
         where = self.storage.where
@@ -132,7 +132,7 @@ class _Fsck:
                         self.storage.read(f"packs/{folder}/{name}", 0, HEADER_SIZE)
                     )
 
-    # -- the log ------------------------------------------------------------------------------------
+    # -- the log ----------------------------------------------------------------------------------
 
     def _log(self, log: Log) -> Fold:
         """Fold every entry from the first; stop at the first that is lost."""
@@ -185,7 +185,7 @@ class _Fsck:
                 self._note(
                     "missing-log-entry",
                     "damage",
-                    f"{name} is there, but the log ends at entry {fold.seq}: newer entries are gone",
+                    f"{name} is there, but the log ends at {fold.seq}: newer entries are gone",
                     entry_name(fold.seq + 1),
                 )
                 continue
@@ -204,7 +204,7 @@ class _Fsck:
                     "bad-fold-file", "info", f"{name} does not match the log; it is derived", name
                 )
 
-    # -- packs --------------------------------------------------------------------------------------
+    # -- packs ------------------------------------------------------------------------------------
 
     def _packs(self, fold: Fold) -> None:
         count = max(1, min(cores(), MAX_THREADS))
@@ -239,7 +239,7 @@ class _Fsck:
                 self.bad[(state.info.path, digest)] = damage
             self.findings.append(pack_finding(damage, digest))
 
-    # -- checkpoints --------------------------------------------------------------------------------
+    # -- checkpoints ------------------------------------------------------------------------------
 
     def _checkpoint(self, fold: Fold, live: Live) -> bool:
         """Walk one checkpoint from the log entry to its chunks; True where it is whole."""
@@ -251,7 +251,7 @@ class _Fsck:
             checkpoint = CheckpointObject.parse(fetch(Kind.CHECKPOINT, live.digest))
             if checkpoint.root != live.add.root or checkpoint.parent != live.add.parent:
                 raise EncodingError("it is not the checkpoint that its log entry describes")
-            locate = shelf.locate_chunks()
+            locate = shelf.chunk_map().places
             for path, value in walk(checkpoint.root, fetch):
                 if isinstance(value, list) and value[0] in CONTENT_AT:
                     self._content(subject, shelf, fetch, locate, path, value, checkpoint)
@@ -321,7 +321,7 @@ class _Fsck:
                 f for f in self.findings if f.checkpoint not in gone and f.file not in paths
             ]
 
-    # -- what is not needed -------------------------------------------------------------------------
+    # -- what is not needed -----------------------------------------------------------------------
 
     def _litter(self, fold: Fold, listed: dict[str, list[str]]) -> None:
         found = survey(self.storage, fold, listed)

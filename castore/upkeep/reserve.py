@@ -1,4 +1,4 @@
-"""The reserve: a few MiB given up first when the disk is full, so that gc can still write its entry."""
+"""The reserve: a few MiB given up first when the disk is full, so that gc can write its entry."""
 
 from __future__ import annotations
 
