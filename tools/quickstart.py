@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 #: Says that a folder was made by this script, so that the next run may remove it.
 MARKER = ".made-by-castore-quickstart"
 
-STEPS = 80  # of the pre-training, each run
+STEPS = 60  # of the pre-training, each run
 SAVE_EVERY = 5
 FINE_TUNE_STEPS = 20
 KILL_AFTER = 15  # acknowledged step after which the next save is killed ...
@@ -339,7 +339,8 @@ class Quickstart:
 
         tuning = Training(
             self.store, "--branch", "finetune", "--fine-tune", "--steps", FINE_TUNE_STEPS,
-            "--save-every", SAVE_EVERY, "--threads", 2, *self.model, on_save=measure,
+            "--save-every", SAVE_EVERY, "--threads", 1 if self.model else 2, *self.model,
+            on_save=measure,
         )  # fmt: skip
         tuning.finish("fine-tuning")
         saves = [c for c in castore.open(self.store).log("finetune") if c.step in grown][::-1]
@@ -404,7 +405,8 @@ class Quickstart:
         )
         claim(
             "it names the checkpoint, the tensor's path and its rows",
-            any(path and rows and path in text for path, rows, *_ in by_fsck),
+            any(path and rows and path in text for path, rows, *_ in by_fsck)
+            and head.digest[:12] in text,
             f"It names {by_fsck}.",
         )
         try:
@@ -477,7 +479,9 @@ def main() -> int:
         for training in ALL_TRAININGS:
             training.end()
     Out.line(f"\nAll claims held, in {time.monotonic() - STARTED:.0f} s.")
-    Out.line(f"The stores stay in {args.out}: castore -s {args.out / 'runs.castore'} log")
+    used = sum(f.stat().st_size for f in args.out.rglob("*") if f.is_file())
+    Out.line(f"The stores stay in {args.out} ({size(used)}) to look around in:")
+    Out.line(f"  castore -s {args.out / 'runs.castore'} log")
     return 0
 
 

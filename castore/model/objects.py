@@ -305,8 +305,6 @@ def read_content(value: Any, fetch: Fetch, most: int | None = None) -> Content:
 def _split_digests(data: bytes) -> tuple[Digest, ...]:
     if len(data) == DIGEST_SIZE:
         return (Digest(data),)  # by far the commonest
-    if len(data) == DIGEST_SIZE:  # most contents by far
-        return (Digest(data),)
     return tuple(Digest(data[i : i + DIGEST_SIZE]) for i in range(0, len(data), DIGEST_SIZE))
 
 

@@ -339,8 +339,8 @@ class _Save:
             verified = True
         self.warnings.clear()  # that the step repeats goes without saying
         self._warn(
-            f"nothing changed since step {head.add.step}: the state, step and meta equal those of "
-            f"{self.options.branch}'s head {head.digest.short}, so nothing was added"
+            f"nothing changed since {_called(head.add)}: state, step, meta and message equal those "
+            f"of {self.options.branch}'s head, so nothing was added"
         )
         return self._saved(head.add, head.seq, verified)
 
@@ -459,13 +459,12 @@ class _Save:
         description, add = self.description, head.add
         if add.contents == contents and any(c.digests for c in description.contents):
             self._warn(
-                f"no tensor changed since step {add.step} (checkpoint {head.digest.short}): "
-                "a stale buffer saved again?"
+                f"no tensor changed since {_called(add)}: a stale buffer saved again?"
             )
         if description.logical_bytes < VANISHED * add.logical_bytes:
             self._warn(
-                f"most of the state vanished: {description.logical_bytes:,} bytes where step "
-                f"{add.step} had {add.logical_bytes:,}"
+                f"most of the state vanished: {description.logical_bytes:,} bytes where "
+                f"{_called(add)} had {add.logical_bytes:,}"
             )
 
     # -- steps 5 and 6: the entry -----------------------------------------------------------------
@@ -559,6 +558,12 @@ class _Save:
             needed=needed,
             free=free,
         )
+
+
+def _called(add: Add) -> str:
+    """How a warning names a checkpoint."""
+    digest = f"checkpoint {add.checkpoint.short}"
+    return digest if add.step is None else f"step {add.step} ({digest})"
 
 
 def _verify_changes(fold: Fold, packs: Iterable[PackInfo]) -> Sequence[Change]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from castore.state.contents import iter_data
 from castore.state.describe import MAX_DEPTH, Description, describe
 from castore.state.plan import Plan, Read, plan_state
+from castore.state.quiet import without_gc
 
 __all__ = [
     "MAX_DEPTH",
@@ -20,4 +21,5 @@ __all__ = [
     "describe",
     "iter_data",
     "plan_state",
+    "without_gc",
 ]

@@ -29,6 +29,7 @@ from castore.model.objects import (
     child_names,
     child_node,
     read_content,
+    read_tree,
 )
 from castore.state import plain
 from castore.state.contents import METADATA
@@ -204,7 +205,7 @@ def plan_state(
     """Check a tree, or the subtree below one of its values; take the memory for its contents.
 
     Args:
-        value: a :class:`TreeNode`, or a value as it stands in one.
+        value: a root's :class:`Digest`, a :class:`TreeNode`, or a value as it stands in one.
         fetch: gives the verified bytes of an object.
         chunk_size: the store's.
         path: the value's own key path, for messages.
@@ -214,12 +215,17 @@ def plan_state(
     Raises:
         EncodingError: not a state; the text names the key path.
         UnsupportedFeature: a state that this castore, torch or machine cannot make.
+        MemoryError: there is not enough.
     """
     walk = _Walk(fetch, chunk_size, path, max_bytes)
     with without_gc():
         walk.run(value)
-        for slot in walk.slots:
-            slot.allocate()
+        for i, slot in enumerate(walk.slots):
+            try:
+                slot.allocate()
+            except (RuntimeError, MemoryError) as e:  # torch says it with a RuntimeError
+                wanted = walk.nbytes - sum(s.nbytes for s in walk.slots[:i])
+                raise MemoryError(f"no memory for {wanted} more bytes of the state: {e}") from e
     return Plan(walk.frames, walk.reads, walk.nbytes, walk.tensors)
 
 
@@ -250,7 +256,10 @@ class _Walk:
         frame: _Frame | None = None
         index: int | None = None
         try:
-            top = value if isinstance(value, TreeNode) else child_node(value, self.fetch)
+            if isinstance(value, Digest):
+                top: TreeNode | None = read_tree(value, self.fetch, MAX_VALUES)
+            else:
+                top = value if isinstance(value, TreeNode) else child_node(value, self.fetch)
             if top is None:
                 top = TreeNode("value", 0, None, [value])
             stack = [self.enter(top, None, 0)]

@@ -1,0 +1,1 @@
+"""Tests of castore.state, on a store of two dicts."""
