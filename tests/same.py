@@ -56,7 +56,8 @@ def _leaf(value: Any) -> Any:
             array_bytes(value),
         )
     if isinstance(value, np.generic):
-        text = str(value) if isinstance(value, (np.str_, np.bytes_)) else ""
+        # numpy's own views of its texts drop trailing NULs.
+        text = "".join(value) if isinstance(value, np.str_) else ""
         return (repr(value.dtype), value.dtype.char, value.tobytes(), text)
     if isinstance(value, torch.Generator):
         return (value.device, raw(value.get_state()))

@@ -104,6 +104,7 @@ def fork(act: Callable[[], None]) -> int:
         status = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
             act()
             status = 0
         except BaseException as e:

@@ -129,10 +129,11 @@ def encoders(collector: Collector) -> dict[type, Encoder]:
 
 def _encode_scalar(value: np.generic) -> bytes:
     if isinstance(value, np.str_):  # its dtype drops trailing NULs, which are part of the text
-        text = str(value)
+        text = str.__str__(value)
         descr, content = f"<U{len(text)}", text.encode("utf-32-le", "surrogatepass")
     elif isinstance(value, np.bytes_):
-        descr, content = f"|S{len(value)}", bytes(value)
+        content = bytes.__getitem__(value, slice(None))
+        descr = f"|S{len(content)}"
     elif value.dtype.names is not None:
         # A structured scalar is a view of its array, writable and unhashable: no scalar at all.
         raise Refused("a structured numpy scalar", "save numpy.array(value)")

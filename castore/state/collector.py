@@ -15,7 +15,16 @@ from castore.model.encoding import encode
 from castore.model.grid import Grid
 from castore.model.objects import INLINE_BYTES, DataValue, Leaf, Source
 
-__all__ = ["NIL", "UNTIED", "BytesSource", "Collector", "Encoder", "Refused", "plain_bytes"]
+__all__ = [
+    "NIL",
+    "UNTIED",
+    "BytesSource",
+    "Collector",
+    "Encoder",
+    "Refused",
+    "is_text",
+    "plain_bytes",
+]
 
 NIL = encode(None)
 #: ``after`` of a tensor or array that is tied to nothing (shared: 100,000 of them are normal).
@@ -36,6 +45,15 @@ class Refused(Exception):
         super().__init__(what, advice)
         self.what = what
         self.advice = advice
+
+
+def is_text(value: str) -> bool:
+    """Whether a text can be written as it is: it has no lone surrogate."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class BytesSource:

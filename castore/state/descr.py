@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from castore.model.encoding import EncodingError
-from castore.state.collector import Refused
+from castore.state.collector import Refused, is_text
 
 __all__ = ["describe_dtype", "is_simple", "parse_dtype"]
 
@@ -24,6 +24,7 @@ _TEXT = re.compile(
     rf"\|b1|\|[iu]1|[<>]([iu][248]|f[248]|c8|c16|[qQ]|[mM]8{_UNIT}|U\d{{1,9}})|\|[SV]\d{{1,9}}"
 )
 _MAX_FIELDS = 1024
+_MAX_NAME = 256
 _MAX_NESTING = 16  # two msgpack levels each; numpy recurses over them, and so may we
 
 
@@ -79,7 +80,7 @@ def _describe_struct(dtype: np.dtype[Any], depth: int) -> Any:
         field, offset, *title = dtype.fields[name]
         if title:
             raise Refused("a structured dtype with titles", "use the dtype without titles")
-        if not (len(name) <= 256 and (name.isprintable())):
+        if not (len(name) <= _MAX_NAME and is_text(name)):
             raise Refused("a structured dtype with an odd field name", "rename the field")
         fields.append([name, _describe(field, depth + 1), offset])
     if _overlap(dtype):

@@ -16,7 +16,7 @@ from castore.errors import UnsupportedFeature
 from castore.model.encoding import EncodingError, array_bytes, encode
 from castore.model.objects import INLINE_BYTES, Leaf
 from castore.state import times
-from castore.state.collector import Collector, Encoder, Refused
+from castore.state.collector import Collector, Encoder, Refused, is_text
 
 __all__ = [
     "MAX_KEY",
@@ -108,7 +108,7 @@ def encoders(collector: Collector) -> dict[type, Encoder]:
                 return _ascii(value)
             return collector.bytes_value([_STR], value.encode())
         data = value.encode("utf-8", "surrogatepass")
-        if len(data) <= INLINE_BYTES and _is_text(value):
+        if len(data) <= INLINE_BYTES and is_text(value):
             return encode(value)
         return collector.bytes_value([_STR], data)
 
@@ -132,14 +132,6 @@ def _ascii(value: str) -> bytes:
     return _TEXT_HEADS[len(value)] + value.encode()
 
 
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
-
-
 # -- keys ---------------------------------------------------------------------------------------
 
 
@@ -160,7 +152,7 @@ def encode_key(value: Any, scalars: dict[type, ScalarEncoder]) -> bytes:
 def _encode_key(value: Any, scalars: dict[type, ScalarEncoder], depth: int) -> bytes:
     kind = type(value)
     if kind is str:
-        if value.isascii() or _is_text(value):
+        if value.isascii() or is_text(value):
             return encode(value)
         return encode(["str", [0, value.encode("utf-8", "surrogatepass")]])
     if kind is int:
@@ -219,7 +211,7 @@ def decode_key(value: Any, scalars: Callable[[str], ScalarDecoder | None], depth
         if tag == "int":
             return decode_int(value[1][1])
         text = _text(value[1][1])
-        expect(not _is_text(text), "a key that is not in its shortest form")
+        expect(not is_text(text), "a key that is not in its shortest form")
         return text
     decoder = scalars(tag)
     if decoder is None:
@@ -292,7 +284,7 @@ def decode_str(data: bytes) -> str:
         EncodingError: it is neither, or no UTF-8.
     """
     text = _text(data)
-    expect(len(data) > INLINE_BYTES or not _is_text(text), "a short text as a content")
+    expect(len(data) > INLINE_BYTES or not is_text(text), "a short text as a content")
     return text
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from castore.errors import UnsupportedFeature
 from castore.model.encoding import EncodingError, encode
-from castore.state.collector import Refused
+from castore.state.collector import Refused, is_text
 
 __all__ = ["DECODERS", "ENCODERS"]
 
@@ -39,11 +39,9 @@ def _zone(value: tzinfo | None) -> list[Any] | None:
                 "use datetime.timezone or a zoneinfo.ZoneInfo that has a key",
             )
         zone = ["zone", key]
-    name_text = zone[-1]
-    if name_text is not None and not (
-        len(name_text) <= _MAX_NAME and name_text.isprintable()  # no lone surrogates either
-    ):
-        raise Refused("a time zone with an odd name", "name it in printable characters")
+    text = zone[-1]
+    if text is not None and not (len(text) <= _MAX_NAME and is_text(text)):
+        raise Refused("a time zone with an odd name", "name it in a few plain characters")
     return zone
 
 

@@ -147,7 +147,7 @@ def test_a_state_may_be_a_single_value(state: Any) -> None:
     assert_same(state, round_trip(state))
 
 
-@pytest.mark.parametrize("n", [255, 256, 257, 65_537])
+@pytest.mark.parametrize("n", [256, 257, 65_537])
 def test_wide_containers_of_each_kind(n: int) -> None:
     state = [
         {i: i for i in range(n)}, list(range(n)), tuple(range(n)), set(range(n)),

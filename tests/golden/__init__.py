@@ -1,0 +1,1 @@
+"""Golden bytes of every kind of record that castore writes."""

@@ -1,0 +1,1 @@
+"""Tests of castore.log: entries, the fold, appending, revisions, names."""

@@ -1,0 +1,1 @@
+"""Tests of castore.model: encoding, grid, key paths, objects, castore.json."""

@@ -1,0 +1,1 @@
+"""Tests of castore.packs: pack bytes, codecs, reading, scrubbing, the index."""

@@ -1,0 +1,1 @@
+"""Tests of castore.storage: local files, streams, open descriptors."""
