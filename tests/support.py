@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from tests.same import difference
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,31 +40,8 @@ def training_state(seed: int, *, width: int = 64, step: int = 0) -> dict[str, An
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal by exact type and by bytes, order of dicts included."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, torch.Tensor):
-        return (
-            a.dtype == b.dtype
-            and a.shape == b.shape
-            and raw_bytes(a) == raw_bytes(b)
-            and a.requires_grad == b.requires_grad
-        )
-    if isinstance(a, dict):
-        return len(a) == len(b) and all(
-            same(k, m) and same(v, w) for (k, v), (m, w) in zip(a.items(), b.items(), strict=True)
-        )
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, float):
-        return struct.pack("<d", a) == struct.pack("<d", b)
-    return bool(a == b)
-
-
-def raw_bytes(t: torch.Tensor) -> bytes:
-    """A tensor's logical bytes."""
-    flat = t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+    """Whether two states are the same by types, bits, order and keys."""
+    return difference(a, b) is None
 
 
 def truth_files(store: Path) -> list[Path]:

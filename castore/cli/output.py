@@ -1,0 +1,187 @@
+"""Where words go: results to stdout, messages to stderr, a bar only on a terminal.
+
+The one module of the command line that writes.  A reader that went away (``| head``) ends the
+writing and nothing else, so that a verb's exit status is still its verdict.  Imports rich only
+where a bar is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import click
+
+from castore.system import env
+
+__all__ = [
+    "clean",
+    "coloured",
+    "emit",
+    "flush",
+    "note",
+    "paint",
+    "prepare",
+    "progress",
+    "say",
+    "terminal",
+]
+
+
+class _Nowhere(io.TextIOBase):
+    """Takes the place of a stdout whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def prepare() -> None:
+    """Make the streams bear any text: what they cannot encode is shown escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _write(text: str) -> None:
+    if sys.stdout is None:  # closed by the caller: >&-
+        return
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        sys.stdout = _Nowhere()
+
+
+def flush() -> None:
+    """Hand over what is buffered, so that a failure is met here and not at exit.
+
+    Raises:
+        OSError: it could not be written, and not because the reader went away.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = _Nowhere()
+    except OSError:
+        sys.stdout = _Nowhere()  # or the interpreter tries again, and reports it its own way
+        raise
+
+
+def say(text: str = "") -> None:
+    """A line of a result."""
+    _write(text + "\n")
+
+
+def emit(kind: str, record: Mapping[str, Any], **more: Any) -> None:
+    """A result as one line of JSON, with its ``type`` first."""
+    line = {"type": kind, **record, **more}
+    try:
+        text = json.dumps(line, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_strict(line), allow_nan=False)
+    _write(text + "\n")
+
+
+def _strict(value: Any) -> Any:
+    """What JSON has no number for becomes ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {k: _strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(v) for v in value]
+    return value
+
+
+def note(text: str) -> None:
+    """A message for people.  That nobody can read it is no failure."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+def clean(text: str) -> str:
+    """Text of unknown origin without control characters: they could drive the terminal."""
+    if text.isprintable():
+        return text
+    # A lone surrogate is not printable either, and the stream shows it escaped.
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+# -- terminals ----------------------------------------------------------------------------------
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
+    try:
+        return stream is not None and stream.isatty() and env("TERM") != "dumb"
+    except ValueError:  # closed
+        return False
+
+
+@functools.cache
+def terminal() -> bool:
+    """Whether results go to a person: tables and colour are for people."""
+    return _is_terminal(sys.stdout)
+
+
+@functools.cache
+def coloured() -> bool:
+    """Whether results are coloured (``$NO_COLOR`` set: never)."""
+    return terminal() and not env("NO_COLOR")
+
+
+def paint(text: str, colour: str, *, bold: bool = False) -> str:
+    """The text in a colour, where there are colours."""
+    return click.style(text, fg=colour, bold=bold or None) if coloured() else text
+
+
+@contextlib.contextmanager
+def progress(what: str, total: Callable[[], int | None]) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr while something long is done; None where nobody would see it.
+
+    Args:
+        what: what is being done.
+        total: gives the bytes there are to do, or None; asked only where a bar is drawn.
+    """
+    if not _is_terminal(sys.stderr):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    lock = threading.Lock()
+    with bar:
+        task = bar.add_task(what, total=total())
+
+        def advance(n: int) -> None:
+            with lock:
+                bar.advance(task, n)
+
+        yield advance
