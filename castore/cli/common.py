@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXITS",
-    "SizeType",
     "Verb",
     "find_store",
     "json_option",
     "no_path",
     "open_found",
     "refs_of",
+    "size_of",
     "store_option",
 ]
 
@@ -84,20 +84,19 @@ def json_option(f: F) -> F:
     )(f)
 
 
-class SizeType(click.ParamType):
-    """A number of bytes: ``1048576``, ``64K``, ``4MiB`` (1024 each)."""
+_SIZE = re.compile(r"(\d+)\s*([KMG]?)(i?B)?", re.IGNORECASE)
 
-    name = "size"
-    _FORM = re.compile(r"(\d+)\s*([KMG]?)(i?B)?", re.IGNORECASE)
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Read it, or fail as a wrong usage."""
-        match = self._FORM.fullmatch(str(value).strip())
-        if match is None:
-            self.fail(f"{value!r} is no size: say 65536, 64K or 4MiB", param, ctx)
-        return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2].upper()]
+def size_of(text: str) -> int:
+    """A number of bytes: ``1048576``, ``64K``, ``4MiB`` (1024 each).
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no size: say 65536, 64K or 4MiB")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2].upper()]
 
 
 # -- finding the store --------------------------------------------------------------------------
@@ -132,21 +131,25 @@ def find_store() -> str:
 
 
 def _names(folder: Path) -> list[str]:
+    """What is in a folder; nothing where that cannot be read."""
     from castore.storage.local import LocalStorage
 
-    with contextlib.suppress(StoreNotFound, OSError):
+    try:
         with contextlib.closing(LocalStorage(folder)) as storage:
             return storage.list()
-    return []
+    except (StoreNotFound, OSError):
+        return []
 
 
 def _holds(folder: Path, name: str) -> bool:
+    """Whether a folder has such a file, as far as can be seen."""
     from castore.storage.local import LocalStorage
 
-    with contextlib.suppress(StoreNotFound, OSError):
+    try:
         with contextlib.closing(LocalStorage(folder)) as storage:
             return storage.size(name) is not None
-    return False
+    except (StoreNotFound, OSError):
+        return False
 
 
 def _is_store(folder: Path) -> bool:

@@ -179,9 +179,7 @@ def one_line(checkpoint: Checkpoint, refs: Refs) -> str:
     return " ".join(words)
 
 
-def checkpoint_block(
-    checkpoint: Checkpoint, refs: Refs, *, details: bool = False
-) -> Iterator[str]:
+def checkpoint_block(checkpoint: Checkpoint, refs: Refs, *, details: bool = False) -> Iterator[str]:
     """A checkpoint as ``log`` has it; with ``details`` as ``show`` has it."""
     head = paint(f"checkpoint {checkpoint.digest}", "yellow")
     yield head + _decoration(checkpoint.digest, refs)

@@ -199,15 +199,12 @@ class Log:
         self,
         decide: Callable[[Fold], Sequence[Change]],
         why: str,
-        *,
-        before_create: Callable[[Fold], None] | None = None,
     ) -> Entry | None:
         """Append what ``decide`` says of the fold at the head; decide again if the number is taken.
 
         Args:
             decide: changes to make on a fold; none ends the act without an entry.
             why: the verb and reason, for people.
-            before_create: called with the fold decided on, just before the entry is created.
 
         Returns:
             The entry, durable; None where there was nothing to do.
@@ -223,8 +220,6 @@ class Log:
             if not changes:
                 return None
             self.make_durable(fold.seq)
-            if before_create is not None:
-                before_create(fold)
             entry = Entry(
                 fold.seq + 1, fold.chain, act, now_ns(), identity().describe(), why, self._store,
                 changes,

@@ -276,6 +276,21 @@ class Table:
             strict=True,
         )
 
+    def check_bounds(self, size: int, chunk_size: int, object_size: int) -> None:
+        """Check that every row lies in a file of ``size`` bytes and decodes to a bounded length.
+
+        Raises:
+            PackError: one does not.
+        """
+        if self._offsets and self._offsets[-1] + self._stored[-1] > size:
+            raise PackError("the table points outside the file")
+        for kind, stored, raw, codec in zip(
+            self._kinds, self._stored, self._raw, self._codecs, strict=True
+        ):
+            limit = object_size if kind else chunk_size
+            if raw > limit or (not codec and raw != stored):
+                raise PackError(f"a row of the table has an impossible length: {raw}")
+
     def raw_span(self, row: int) -> tuple[int, int] | None:
         """Offset and length of a row that is held raw, or None."""
         return None if self._codecs[row] else (self._offsets[row], self._raw[row])

@@ -139,7 +139,10 @@ def _checked_table(info: PackInfo, header: bytes, table: bytes) -> tuple[PackHea
     found = pack_id(header, table)
     if found != info.id:
         raise PackError(f"header and table hash to {found.short}, the log says {info.id.short}")
-    return PackHeader.parse(header), Table.parse(table)
+    parsed, rows = PackHeader.parse(header), Table.parse(table)
+    # What is read and decoded later is bounded here: by the file, and by the kind of record.
+    rows.check_bounds(info.size, parsed.chunk_size, MAX_OBJECT)
+    return parsed, rows
 
 
 def read_record(

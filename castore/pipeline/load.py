@@ -214,7 +214,13 @@ class _Load:
             if checkpoint.root != live.add.root:
                 raise EncodingError("its root is not the one that the log names")
             node = find_value(checkpoint.root, path or "", shelf.fetch, live.digest.short)
-            plan = plan_state(node, shelf.fetch, checkpoint.chunk_size)
+            plan = plan_state(
+                node,
+                shelf.fetch,
+                checkpoint.chunk_size,
+                path=(path or "").strip("/"),
+                max_bytes=checkpoint.logical_bytes,
+            )
             self._read_all(shelf, plan.reads)
             if self.findings:
                 raise corrupted(parts.storage, self.findings)

@@ -59,6 +59,7 @@ def fsck(storage: Storage, *, quick: bool = False, progress: Progress | None = N
 
     Raises:
         StoreUnreadable: it cannot even be made out which store this is.
+        UnsupportedFeature: a newer castore wrote it.
     """
     return _Fsck(storage, quick, progress).run()
 
@@ -146,7 +147,7 @@ class _Fsck:
                 break
             try:
                 entry, problems = log.examine(seq)
-            except (StoreUnreadable, UnsupportedFeature) as e:
+            except StoreUnreadable as e:
                 self._broken_log(log, seq, last, e)
                 return fold
             for problem in problems:

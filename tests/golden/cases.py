@@ -102,6 +102,10 @@ def node(container: str, values: list, keys: list | None = None, extra: object =
     )
 
 
+def no_sink(_kind: Kind, _digest: Digest, _data: bytes) -> None:
+    raise AssertionError("nothing is spilled here")
+
+
 class NoSource:
     """Contents are given to the cases as digests or inline."""
 
@@ -136,7 +140,8 @@ TUPLE_KEY = ["node", ["tuple", 0, None, [1, "a", True]]]
 
 def tree_dict() -> bytes:
     keys = ["weight", "big", 5, TUPLE_KEY, "", "nested"]
-    values = [inline_tensor(), chunked_tensor(2), None, -1.5, b"\0\xff", node("dict", [1], ["x"])]
+    nested = node("dict", [1], ["x"])
+    values = [inline_tensor(), chunked_tensor(2), None, -1.5, encode(b"\0\xff"), nested]
     return tree(node("dict", values, keys))[-1]
 
 
@@ -268,47 +273,52 @@ def entry(*changes: Change) -> Entry:
     return Entry(7, d(60), ACT, TIME, "pid 4711 on host", "save main", STORE, changes)
 
 
-CASES: dict[str, Callable[[], bytes]] = {
-    "tree-dict": tree_dict,
-    "tree-list": lambda: tree(node("list", [1, "two", 3.0, None]))[-1],
-    "tree-tuple": lambda: tree(node("tuple", []))[-1],
-    "tree-set": lambda: tree(node("set", ["b", 300, "a", 2, -1]))[-1],
-    "tree-frozenset": lambda: tree(node("frozenset", [True]))[-1],
-    "tree-odict": lambda: tree(
-        node("odict", [1, 2], ["b", "a"], node("dict", [1], ["version"]))
-    )[-1],
-    "tree-counter": lambda: tree(node("counter", [5], [10]))[-1],
-    "tree-defaultdict": lambda: tree(node("defaultdict", [[]], ["k"], "list"))[-1],
-    "tree-value": lambda: tree(node("value", [inline_tensor()]))[-1],
-    "tree-parent": lambda: tree_with_child()[-1],
-    "tree-split-last-leaf": lambda: tree_split(256),
-    "tree-split-last-upper": lambda: tree_split(258),
-    "tree-split-top": lambda: tree_split(259),
-    "chunks-level-0": lambda: content_spilled()[1],
-    "chunks-level-1": lambda: content_spilled()[2],
-    "content-spilled": lambda: content_spilled()[3],
-    "checkpoint": checkpoint,
-    "header-data": header,
-    "header-meta": lambda: header(meta=True),
-    "table": table,
-    "table-copy": lambda: table_object(data_pack()[0]),
-    "intent": lambda: encode(ADD.plain()),
-    "footer": lambda: render_footer(4224, 300, d(5)),
-    "pack-data": lambda: data_pack()[1],
-    "pack-meta": lambda: meta_pack("meta"),
-    "pack-meta2": lambda: meta_pack("meta2"),
-    "castore.json": lambda: StoreConfig(STORE, 4 << 20).render(),
-    **{f"change-{name}": lambda c=c: encode(c.plain()) for name, c in CHANGES.items()},
-    "entry-record": lambda: entry(*CHANGES.values()).record(),
-    "entry-file": lambda: entry(SetTag("release", d(20))).render(),
+#: File -> case -> its bytes.
+CASES: dict[str, dict[str, Callable[[], bytes]]] = {
+    "objects": {
+        "tree-dict": tree_dict,
+        "tree-list": lambda: tree(node("list", [1, "two", 3.0, None]))[-1],
+        "tree-tuple": lambda: tree(node("tuple", []))[-1],
+        "tree-set": lambda: tree(node("set", ["b", 300, "a", 2, -1]))[-1],
+        "tree-frozenset": lambda: tree(node("frozenset", [True]))[-1],
+        "tree-odict": lambda: tree(
+            node("odict", [1, 2], ["b", "a"], node("dict", [1], ["version"]))
+        )[-1],
+        "tree-counter": lambda: tree(node("counter", [5], [10]))[-1],
+        "tree-defaultdict": lambda: tree(node("defaultdict", [[]], ["k"], "list"))[-1],
+        "tree-value": lambda: tree(node("value", [inline_tensor()]))[-1],
+        "tree-parent": lambda: tree_with_child()[-1],
+        "tree-split-last-leaf": lambda: tree_split(256),
+        "tree-split-last-upper": lambda: tree_split(258),
+        "tree-split-top": lambda: tree_split(259),
+        "chunks-level-0": lambda: content_spilled()[1],
+        "chunks-level-1": lambda: content_spilled()[2],
+        "content-inline": lambda: encode_content(b"", None, no_sink),
+        "content-listed": lambda: encode_content(None, [d(1), d(2)], no_sink),
+        "content-spilled": lambda: content_spilled()[3],
+        "checkpoint": checkpoint,
+    },
+    "packs": {
+        "header-data": header,
+        "header-meta": lambda: header(meta=True),
+        "table": table,
+        "table-copy": lambda: table_object(data_pack()[0]),
+        "footer": lambda: render_footer(4224, 300, d(5)),
+        "pack-data": lambda: data_pack()[1],
+        "pack-meta": lambda: meta_pack("meta"),
+        "pack-meta2": lambda: meta_pack("meta2"),
+    },
+    "log": {
+        **{f"change-{name}": lambda c=c: encode(c.plain()) for name, c in CHANGES.items()},
+        "intent": lambda: encode(ADD.plain()),
+        "entry-record": lambda: entry(*CHANGES.values()).record(),
+        "entry-file": lambda: entry(SetTag("release", d(20))).render(),
+    },
+    "config": {"castore.json": lambda: StoreConfig(STORE, 4 << 20).render()},
 }
 
 
-def golden_file(name: str) -> Path:
-    return FOLDER / f"{name}.hex"
-
-
-def to_hex(data: bytes) -> str:
+def to_hex(data: bytes) -> list[str]:
     """64 bytes a line; a run of whole lines of zeros is one line that says how many."""
     lines: list[str] = []
     for i in range(0, len(data), 64):
@@ -318,17 +328,29 @@ def to_hex(data: bytes) -> str:
             lines.append(f"zeros {run + 64}")
         else:
             lines.append(part.hex())
-    return "".join(f"{line}\n" for line in lines)
+    return lines
 
 
-def from_hex(text: str) -> bytes:
+def from_hex(lines: list[str]) -> bytes:
     """The reverse of :func:`to_hex`."""
     return b"".join(
         bytes(int(line.split()[1])) if line.startswith("zeros ") else bytes.fromhex(line)
-        for line in text.splitlines()
+        for line in lines
     )
 
 
+def golden(file: str) -> dict[str, bytes]:
+    """The stored bytes of a file's cases."""
+    cases: dict[str, list[str]] = {}
+    for line in (FOLDER / f"{file}.hex").read_text(encoding="ascii").splitlines():
+        if line.startswith("["):
+            lines = cases[line.strip("[]")] = []
+        elif line:
+            lines.append(line)
+    return {name: from_hex(lines) for name, lines in cases.items()}
+
+
 if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
-    for case, make in CASES.items():
-        golden_file(case).write_text(to_hex(make()), encoding="ascii")
+    for file, cases in CASES.items():
+        text = "\n".join("\n".join([f"[{n}]", *to_hex(make()), ""]) for n, make in cases.items())
+        (FOLDER / f"{file}.hex").write_text(text, encoding="ascii")

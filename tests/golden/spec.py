@@ -44,7 +44,7 @@ def arr(*parts: bytes) -> bytes:
 
 
 def _sized(n: int, first: int, skip: int = 0) -> bytes:
-    """A head with a length in 1, 2 or 4 bytes (2 or 4 with ``skip``), the shortest that holds it."""
+    """A head with a length: the shortest of 1 (unless ``skip``), 2 or 4 bytes."""
     formats = [(">B", 1 << 8), (">H", 1 << 16), (">I", 1 << 32)][skip:]
     for i, (form, limit) in enumerate(formats):
         if n < limit:

@@ -1,0 +1,350 @@
+"""Verbs that look: ``log``, ``show``, ``rev-parse``, ``info``.
+
+They open the store readonly and change nothing.  ``log`` and ``rev-parse`` read the log alone, no
+pack; none of them imports torch or numpy.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import click
+
+from castore.cli import output
+from castore.cli.common import (
+    Verb,
+    json_option,
+    no_path,
+    open_found,
+    refs_of,
+    store_option,
+)
+from castore.errors import AmbiguousRevision, UsageError
+from castore.reports import Report, TreeEntry
+
+__all__ = ["info", "log", "rev_parse", "show"]
+
+_REVISIONS = """\
+REV is a branch, a tag, or six or more digits of a digest; then, if you like,
+@{N} (where the branch stood N moves ago) or @step=N (its newest of that
+step); then ~N (N checkpoints back)."""
+
+_DAMAGE_EXITS = """\
+Exit: 0 done; 1 what it had to read is damaged; 2 wrong usage, unknown or
+ambiguous revision; 3 the store is unreadable; 70 a bug in castore; 130
+interrupted."""
+
+#: A short digest has no fewer digits: fewer would be no revision.
+_SHORTEST = 6
+
+
+# -- log ----------------------------------------------------------------------------------------
+
+
+class _LogVerb(Verb):
+    """git's habit: ``log -5`` is ``log -n 5``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = [f"-n{a[1:]}" if re.fullmatch(r"-\d+", a) else a for a in args]
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    "log",
+    cls=_LogVerb,
+    short_help="A branch's checkpoints, newest first.",
+    help=f"""\
+List a branch's checkpoints, newest first (of main, if you name none).
+
+{_REVISIONS}
+From a REV that is not a branch's head it goes back from there.
+
+Reads the log alone: no pack is opened, so it costs the same for a state of
+a megabyte and of a terabyte. New is what was new to the store when the
+checkpoint was saved; Size is the whole state.
+
+  castore log                  everything on main
+  castore log retry -5         the newest five of branch retry
+  castore log main@step=1000   from step 1000 back
+  castore log --oneline | head
+  castore log --json | jq -r 'select(.step % 100 == 0).digest'""",
+)
+@click.argument("rev", default="main")
+@click.option("--oneline", is_flag=True, help="One line a checkpoint.")
+@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="At most N (also -N).")
+@json_option
+@store_option
+def log(rev: str, oneline: bool, limit: int | None, as_json: bool) -> None:
+    """Run ``castore log``."""
+    from castore.cli.render import checkpoint_block, one_line
+
+    with open_found() as store:
+        listed = store.log(no_path(rev, "log"), limit=limit)
+        refs = refs_of(store)
+    for i, checkpoint in enumerate(listed):
+        if as_json:
+            branches, tags = refs.get(checkpoint.digest, ((), ()))
+            output.emit("checkpoint", checkpoint.to_dict(), branches=branches, tags=tags)
+        elif oneline:
+            output.say(one_line(checkpoint, refs))
+        else:
+            if i:
+                output.say()
+            for line in checkpoint_block(checkpoint, refs):
+                output.say(line)
+
+
+# -- show ---------------------------------------------------------------------------------------
+
+
+@click.command(
+    "show",
+    cls=Verb,
+    short_help="A checkpoint and its tree, or one value.",
+    epilog=_DAMAGE_EXITS,
+    help=f"""\
+Show a checkpoint and the tree of its state, or what lies at one key path.
+
+{_REVISIONS}
+After a colon comes a key path: dict keys and list numbers joined by '/'
+('~1' is a '/' in a key, '~0' a '~'). At a container its subtree is listed; of
+a tensor or array come dtype, shape, bytes, chunks and what it is tied to; of
+any other value the value itself.
+
+Reads the checkpoint's metadata, a thousandth of its bytes, and no tensor.
+With --json: the checkpoint, then one line a value; for REV:PATH the values
+alone.
+
+  castore show                        main's head
+  castore show main~3
+  castore show main:optimizer/param_groups/0
+  castore show main:model/layers.0.weight
+  castore show 3f9a1c07:step          just the number""",
+)
+@click.argument("rev", default="main", metavar="[REV[:PATH]]")
+@json_option
+@store_option
+def show(rev: str, as_json: bool) -> None:
+    """Run ``castore show``."""
+    from castore.cli.render import checkpoint_block, print_table, tree_rows
+
+    base, colon, path = rev.partition(":")
+    with open_found() as store:
+        checkpoint = store.resolve(base)
+        # By digest: a save that comes between must not give one's header and another's tree.
+        entries = store.tree(f"{checkpoint.digest}{colon}{path}")
+        ties = [
+            e.path
+            for e in (store.tree(checkpoint.digest) if _is_tied(entries, colon) else ())
+            if e.tie == entries[0].tie
+        ]
+        refs = refs_of(store)
+    if as_json:
+        if not colon:
+            branches, tags = refs.get(checkpoint.digest, ((), ()))
+            output.emit("checkpoint", checkpoint.to_dict(), branches=branches, tags=tags)
+        for entry in entries:
+            output.emit("value", entry.to_dict())
+        return
+    if colon and len(entries) == 1 and entries[0].entries is None:
+        _show_value(entries[0], ties)
+        return
+    if not colon:
+        for line in checkpoint_block(checkpoint, refs, details=True):
+            output.say(line)
+        output.say()
+    print_table(("path", "type", "value", "size", "chunks"), tree_rows(entries), right=[3])
+
+
+def _is_tied(entries: list[TreeEntry], colon: str) -> bool:
+    return bool(colon) and len(entries) == 1 and entries[0].tie is not None
+
+
+def _show_value(entry: TreeEntry, ties: list[str]) -> None:
+    """One value: itself where it is short, else what is known of it without reading it."""
+    from castore.cli.render import print_fields, shape_text, size
+
+    if entry.text is not None and not entry.chunks and entry.dtype is None:
+        output.say(output.clean(entry.text))
+        return
+    fields = [("Path", output.clean(entry.path)), ("Kind", entry.kind)]
+    if entry.dtype is not None:
+        fields.append(("Dtype", entry.dtype))
+    if entry.shape is not None:
+        fields.append(("Shape", shape_text(entry.shape)))
+    if entry.nbytes is not None:
+        exact = f"{entry.nbytes:,} ({size(entry.nbytes)})" if entry.nbytes >= 1024 else ""
+        fields.append(("Bytes", exact or str(entry.nbytes)))
+    others = [p for p in ties if p != entry.path]
+    if others:
+        fields.append(("Tied to", ", ".join(output.clean(p) or "(root)" for p in others)))
+    where = f"{len(entry.chunks):,}" if entry.chunks else "none: it lies inside its tree"
+    fields.append(("Chunks", where))
+    print_fields(fields)
+    for digest in entry.chunks:
+        output.say(f"    {digest}")
+
+
+# -- rev-parse ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved(Report):
+    """What a revision names."""
+
+    rev: str
+    digest: str
+
+
+class _RevParseVerb(Verb):
+    """git's habit: ``--short`` may stand alone, and then takes no value from the next word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        args = ["--short=12" if a == "--short" and i < end else a for i, a in enumerate(args)]
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    "rev-parse",
+    cls=_RevParseVerb,
+    short_help="The digest that a revision names.",
+    help=f"""\
+Print the digest of the checkpoint that each REV names, one a line.
+
+{_REVISIONS}
+
+Reads the log alone. --verify asks for exactly one REV and prints it or
+fails; with -q it fails without a word, for scripts.
+
+  castore rev-parse main
+  castore rev-parse --short main~1 v1
+  if digest=$(castore rev-parse --verify -q main@step=1000); then ...""",
+)
+@click.argument("revs", nargs=-1, required=True, metavar="REV...")
+@click.option("--verify", is_flag=True, help="Exactly one REV, which must name a checkpoint.")
+@click.option("-q", "--quiet", is_flag=True, help="With --verify: no message, the exit tells.")
+@click.option(
+    "--short",
+    type=click.IntRange(min=1, max=64),
+    metavar="[N]",
+    help="Shorten to 12 digits, or with --short=N to N (6 at least), or as many as it takes.",
+)
+@json_option
+@store_option
+def rev_parse(
+    revs: tuple[str, ...], verify: bool, quiet: bool, short: int | None, as_json: bool
+) -> None:
+    """Run ``castore rev-parse``."""
+    if verify and len(revs) != 1:
+        raise UsageError("--verify takes exactly one revision")
+    if quiet and not verify:
+        raise UsageError("-q goes with --verify")
+    try:
+        found = _resolve(revs, short)
+    except UsageError as e:
+        if not quiet:
+            raise
+        click.get_current_context().exit(e.exit_code)
+    for resolved in found:
+        if as_json:
+            output.emit("revision", resolved.to_dict())
+        else:
+            output.say(resolved.digest)
+
+
+def _resolve(revs: tuple[str, ...], digits: int | None) -> list[_Resolved]:
+    from castore.store import Store
+
+    def shortened(store: Store, digest: str) -> str:
+        for n in range(max(digits or 64, _SHORTEST), 64):
+            try:
+                store.log(digest[:n], limit=1)
+            except AmbiguousRevision:
+                continue
+            return digest[:n]
+        return digest
+
+    with open_found() as store:
+        # The newest of a log, not resolve(): that opens a pack to read the meta.
+        digests = [store.log(no_path(rev, "rev-parse"), limit=1)[0].digest for rev in revs]
+        if digits is not None:
+            digests = [shortened(store, digest) for digest in digests]
+    return [_Resolved(rev, digest) for rev, digest in zip(revs, digests, strict=True)]
+
+
+# -- info ---------------------------------------------------------------------------------------
+
+
+@click.command(
+    "info",
+    cls=Verb,
+    short_help="The store at a glance.",
+    help="""\
+Show the store at a glance: where and what it is, its refs, its size, and
+when something last happened to it.
+
+What never happened is said too: a store that nobody verifies looks like one
+that is sound. Reads the log and counts files; opens no pack.
+
+  castore info
+  castore info --json | jq .known_damage""",
+)
+@json_option
+@store_option
+def info(as_json: bool) -> None:
+    """Run ``castore info``."""
+    from castore.cli.render import age, count, print_fields, short, size
+    from castore.system import now_ns
+
+    with open_found() as store:
+        report = store.info()
+    if as_json:
+        output.emit("store", report.to_dict())
+        return
+    now = now_ns()
+
+    def names(refs: dict[str, str]) -> str:
+        shown = [f"{output.clean(n)} {short(d)}" for n, d in list(refs.items())[:10]]
+        more = [f"... {len(refs):,} in all"] if len(refs) > 10 else []
+        return ", ".join(shown + more) or "none"
+
+    stored = size(report.pack_bytes)
+    ratio = (
+        f", {report.logical_bytes / report.pack_bytes:.1f} times as much"
+        if report.pack_bytes < report.logical_bytes
+        else ""
+    )
+    features = [*report.features.get("required", ()), *report.features.get("optional", ())]
+    print_fields(
+        [
+            ("Store", output.clean(report.path)),
+            ("Id", report.store_id),
+            ("Format", f"version {report.format}, chunks of {size(report.chunk_size)}"),
+            ("Features", ", ".join(map(str, features)) or "none"),
+            (
+                "File system",
+                f"{report.file_system}, {'with' if report.direct_io else 'without'} direct I/O",
+            ),
+            ("Branches", names(dict(report.branches))),
+            ("Tags", names(dict(report.tags))),
+            ("Checkpoints", f"{report.checkpoints:,} live, {report.verified:,} verified"),
+            (
+                "Packs",
+                f"{count(report.packs, 'file')}, {stored}; they hold states of "
+                f"{size(report.logical_bytes)}{ratio}",
+            ),
+            ("Log", count(report.entries, "entry", "entries")),
+            ("Reserve", size(report.reserve_bytes)),
+            ("Index", f"{output.clean(report.index)} (a cache)"),
+            ("Writers now", ", ".join(report.sessions) or "none"),
+            (
+                "Known damage",
+                count(report.known_damage, "record") if report.known_damage else "none",
+            ),
+            ("Last commit", age(report.last_commit, now)),
+            ("Last verification", age(report.last_verification, now)),
+            ("Last gc", age(report.last_gc, now, "none that had a pack to remove")),
+        ]
+    )
