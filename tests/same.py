@@ -23,6 +23,10 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def raw(tensor: torch.Tensor) -> bytes:
     """The logical values of a tensor, row-major, as bytes; by another way than castore's."""
     tensor = tensor.detach().cpu()
+    if tensor.dtype is torch.complex32 and tensor.is_conj():  # torch warns where it resolves these
+        halves = tensor.conj().view(torch.int32).contiguous().numpy().view(np.float16).flatten()
+        halves[1::2] = -halves[1::2]
+        return halves.tobytes()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype is torch.complex128:

@@ -33,6 +33,10 @@ KILL_AFTER = 15  # acknowledged step after which the next save is killed ...
 KILL_TRIES = 4  # ... or the one after that, if the save was quicker than the kill
 FURTHER = 20  # losses that must be equal at the least; the control trains this many
 
+QUOTED_LINES = 40  # of what a command prints
+#: What trees, tables and a log entry may add to a save of a small model, twins included.
+METADATA_ALLOWANCE = 256 * 1024
+
 STARTED = time.monotonic()
 
 
@@ -82,10 +86,14 @@ class Out:
 
     @classmethod
     def quote(cls, command: str, text: str) -> None:
-        """A command and what it printed."""
+        """A command and what it printed; of much, the beginning."""
         cls.line(f"\n  $ {command}")
-        for line in text.rstrip().splitlines():
+        lines = text.rstrip().splitlines()
+        shown = lines if len(lines) <= QUOTED_LINES else lines[: QUOTED_LINES - 1]
+        for line in shown:
             cls.line(f"  | {line}")
+        if len(shown) < len(lines):
+            cls.line(f"  | ... and {len(lines) - len(shown):,} lines more")
 
 
 def claim(text: str, holds: bool, otherwise: str = "") -> None:
@@ -376,8 +384,8 @@ class Quickstart:
     def look(self) -> None:
         """Show the store through the command line."""
         Out.title(4, "look at the store")
-        show_castore(self.store, "log")
-        show_castore(self.store, "log", "finetune")
+        show_castore(self.store, "log", "--oneline")
+        show_castore(self.store, "log", "finetune", "-2")
         show_castore(self.store, "show", "main")
         show_castore(self.store, "info")
         show_castore(self.store, "fsck")
@@ -388,7 +396,9 @@ class Quickstart:
         Out.title(5, "flip one bit in a copy of the store")
         shutil.copytree(self.store, self.copy)
         victim = self.copy / pack.relative_to(self.store)
-        offset = victim.stat().st_size // 2
+        # The model comes first, then two moments a weight: so this is in the middle of the model,
+        # in a layer that was frozen later. The checkpoints of both branches lean on it.
+        offset = victim.stat().st_size // 6
         with victim.open("r+b") as file:
             file.seek(offset)
             byte = file.read(1)[0]
@@ -398,15 +408,18 @@ class Quickstart:
         Out.line(f"  one bit of byte {offset:,} of {where} is flipped in damaged.castore")
 
         text = show_castore(self.copy, "fsck", expect=1)
-        claim("fsck exits 1", True)
+        claim("fsck exits 1: there is damage", True)
         head = castore.open(self.copy).resolve("main")
+        tuned = castore.open(self.copy).resolve("finetune")
+        hit = {finding["checkpoint"] for finding in findings(self.copy)}
+        claim("it names every checkpoint that is hit", {head.digest, tuned.digest} <= hit)
         by_fsck = facts(
             finding
             for finding in findings(self.copy)
             if finding["severity"] == "damage" and finding["checkpoint"] == head.digest
         )
         claim(
-            "it names the checkpoint, the tensor's path and its rows",
+            "it names the tensor's path and its rows",
             any(path and rows and path in text for path, rows, *_ in by_fsck)
             and head.digest[:12] in text,
             f"It names {by_fsck}.",
@@ -437,10 +450,6 @@ class Quickstart:
         self.fine_tune()
         self.look()
         self.damage(pack)
-
-
-#: What trees, tables and a log entry may add to a save of a small model, twins included.
-METADATA_ALLOWANCE = 256 * 1024
 
 
 def findings(store: Path) -> list[dict]:

@@ -102,7 +102,9 @@ def _place(run: Sequence[Finding]) -> Iterator[str]:
         where += ": "
     what = first.code.replace("-", " ")
     if len(run) > 1:
-        what += f", {count(len(run), 'time')}"
+        # Only what has rows is joined, and that is chunks.
+        of_chunks = what.endswith(" chunk")
+        what = f"{len(run):,} {what}s" if of_chunks else f"{what} ({len(run):,} chunks)"
     elif first.digest:
         what += f" {short(first.digest)}"
     yield where + what
@@ -132,7 +134,7 @@ def _value(text: str) -> str:
 
 
 def _file_line(finding: Finding) -> str:
-    if finding.file is None or finding.file in finding.detail:
+    if finding.file is None or finding.file.removeprefix("packs/") in finding.detail:
         return finding.detail
     offset = "" if finding.offset is None else f" at offset {finding.offset:,}"
     return f"{finding.file}{offset}: {finding.detail}{_comparison(finding)}"
@@ -141,15 +143,23 @@ def _file_line(finding: Finding) -> str:
 # -- the end ------------------------------------------------------------------------------------
 
 
-def newest_text(report: FsckReport, standings: Mapping[str, Standing]) -> Iterator[str]:
-    """A line a branch: the newest checkpoint that is whole."""
+def newest_text(report: FsckReport, standings: Mapping[str, Standing] | None) -> Iterator[str]:
+    """A line a branch: the newest checkpoint that is whole.
+
+    Args:
+        report: what fsck found.
+        standings: branch -> where that checkpoint stands; None where the log breaks off, so that
+            there may be newer ones.
+    """
+    if standings is None and report.newest_whole:
+        yield paint("The log breaks off: what follows is as far as it could be followed", "red")
     width = max((len(clean(name)) for name in report.newest_whole), default=0)
     for name, digest in report.newest_whole.items():
         lead = f"newest whole on {clean(name).ljust(width)}  "
         if digest is None:
             yield lead + paint("none", "red")
             continue
-        standing = standings.get(name)
+        standing = (standings or {}).get(name)
         line = lead + short(digest)
         if standing is not None:
             if standing.step is not None:

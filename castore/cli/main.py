@@ -106,7 +106,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     try:
         output.flush()
     except OSError as e:
-        output.note(f"castore: the output could not be written: {e.strerror or e}")
+        output.note(f"castore: {e.strerror}")
         code = code or EXIT_FAILED
     sys.exit(code)
 
@@ -176,12 +176,15 @@ class _Failure:
         self, code: int, kind: str, message: str, fields: Mapping[str, Any] | None = None
     ) -> int:
         """Say it; gives the exit code back."""
-        if self.as_json:
-            more = {k: v for k, v in (fields or {}).items() if k not in ("type", "code", "message")}
-            output.emit("error", {"code": kind, "message": message, **more}, exit_code=code)
-        else:
-            # What was printed before comes before.
-            output.flush()
+        try:
+            if self.as_json:
+                known = ("type", "code", "message")
+                more = {k: v for k, v in (fields or {}).items() if k not in known}
+                output.emit("error", {"code": kind, "message": message, **more}, exit_code=code)
+            output.flush()  # what was printed before comes before
+        except OSError as e:
+            output.note(f"castore: {e.strerror}")
+        if not self.as_json:
             output.note(output.clean(f"castore: {message}"))
             if self.hint:
                 output.note(self.hint)

@@ -1,8 +1,7 @@
-"""Where words go: results to stdout, messages to stderr, a bar only on a terminal.
+"""Where words go: results to stdout, messages to stderr, colour only to a terminal.
 
-The one module of the command line that writes.  A reader that went away (``| head``) ends the
-writing and nothing else, so that a verb's exit status is still its verdict.  Imports rich only
-where a bar is drawn.
+The one module of the command line that writes (a bar and tables aside).  A reader that went away
+(``| head``) ends the writing and nothing else, so that a verb's exit status is still its verdict.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import io
 import json
 import math
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import IO, Any
 
 import click
@@ -26,10 +24,10 @@ __all__ = [
     "coloured",
     "emit",
     "flush",
+    "is_terminal",
     "note",
     "paint",
     "prepare",
-    "progress",
     "say",
     "terminal",
 ]
@@ -54,8 +52,15 @@ def _write(text: str) -> None:
         return
     try:
         sys.stdout.write(text)
-    except BrokenPipeError:
-        sys.stdout = _Nowhere()
+    except OSError as e:
+        _give_up(e)
+
+
+def _give_up(e: OSError) -> None:
+    """Write no more, or the interpreter tries again at exit and reports it in its own way."""
+    sys.stdout = _Nowhere()
+    if not isinstance(e, BrokenPipeError):
+        raise OSError(e.errno, f"the output could not be written: {e.strerror or e}") from e
 
 
 def flush() -> None:
@@ -68,11 +73,8 @@ def flush() -> None:
         return
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = _Nowhere()
-    except OSError:
-        sys.stdout = _Nowhere()  # or the interpreter tries again, and reports it its own way
-        raise
+    except OSError as e:
+        _give_up(e)
 
 
 def say(text: str = "") -> None:
@@ -122,7 +124,8 @@ def clean(text: str) -> str:
 # -- terminals ----------------------------------------------------------------------------------
 
 
-def _is_terminal(stream: IO[str] | None) -> bool:
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Whether a stream goes to a terminal that can do more than print."""
     try:
         return stream is not None and stream.isatty() and env("TERM") != "dumb"
     except ValueError:  # closed
@@ -132,7 +135,7 @@ def _is_terminal(stream: IO[str] | None) -> bool:
 @functools.cache
 def terminal() -> bool:
     """Whether results go to a person: tables and colour are for people."""
-    return _is_terminal(sys.stdout)
+    return is_terminal(sys.stdout)
 
 
 @functools.cache
@@ -144,44 +147,3 @@ def coloured() -> bool:
 def paint(text: str, colour: str, *, bold: bool = False) -> str:
     """The text in a colour, where there are colours."""
     return click.style(text, fg=colour, bold=bold or None) if coloured() else text
-
-
-@contextlib.contextmanager
-def progress(what: str, total: Callable[[], int | None]) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr while something long is done; None where nobody would see it.
-
-    Args:
-        what: what is being done.
-        total: gives the bytes there are to do, or None; asked only where a bar is drawn.
-    """
-    if not _is_terminal(sys.stderr):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    lock = threading.Lock()
-    with bar:
-        task = bar.add_task(what, total=total())
-
-        def advance(n: int) -> None:
-            with lock:
-                bar.advance(task, n)
-
-        yield advance

@@ -66,18 +66,20 @@ def init(path: str | None, chunk_size: int | None, as_json: bool) -> None:
     where: str | None = path or click.get_current_context().obj
     if not where:
         raise UsageError("where? Say castore init PATH")
-    made = False
     try:
-        store = open_store(where, readonly=True)
+        with open_store(where, readonly=True) as store:
+            report = store.info()
+        made = report.entries == 0  # its maker was killed before the first entry: finish it
     except StoreNotFound:
         made = True
+    if made:
         if chunk_size is None:
             store = open_store(where, create=True)
         else:
             store = open_store(where, create=True, chunk_size=chunk_size)
-    with store:
-        report = store.info()
-    if not made and chunk_size not in (None, report.chunk_size):
+        with store:
+            report = store.info()
+    if chunk_size not in (None, report.chunk_size):
         raise UsageError(
             f"{report.path} is a store already, with chunks of {size(report.chunk_size)}: the "
             "chunk size is fixed when a store is made"
@@ -124,10 +126,11 @@ With --json one object: the findings, the checkpoints that are whole, and ok.
 @store_option
 def fsck(quick: bool, as_json: bool) -> None:
     """Run ``castore fsck``."""
+    from castore.cli.progress import progress
     from castore.store import fsck_path
 
     where = find_store()
-    with output.progress("checking", lambda: None if quick else _pack_bytes(where)) as advance:
+    with progress("checking", lambda: None if quick else _pack_bytes(where)) as advance:
         report = fsck_path(where, quick=quick, progress=advance)
     if as_json:
         output.emit("fsck", report.to_dict(), ok=report.ok)
@@ -152,13 +155,17 @@ def _pack_bytes(where: str) -> int | None:
     return None
 
 
-def _standings(where: str, report: FsckReport) -> dict[str, Standing]:
-    """Where the newest whole checkpoints stand; empty where the log cannot be read."""
+def _standings(where: str, report: FsckReport) -> dict[str, Standing] | None:
+    """Where the newest whole checkpoints stand; None where the log cannot be read."""
     from castore.cli.damage import Standing
     from castore.store import open_store
 
     found: dict[str, Standing] = {}
-    with contextlib.suppress(CastoreError, OSError), open_store(where, readonly=True) as store:
+    try:
+        store = open_store(where, readonly=True)
+    except (CastoreError, OSError):
+        return None
+    with store, contextlib.suppress(CastoreError, OSError):
         for name, digest in report.newest_whole.items():
             for behind, checkpoint in enumerate(store.log(name) if digest else ()):
                 if checkpoint.digest == digest:

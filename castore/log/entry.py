@@ -7,8 +7,9 @@ copy on blocks of its own, zero-padded: the file is a function of the record.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar
 
 from castore.errors import UnsupportedFeature
 from castore.model.digest import DIGEST_SIZE, Digest, derived
@@ -259,7 +260,6 @@ _KINDS: dict[str, type[Change]] = {
         Verified, Damaged, Healed, Leans, Features, Window, Lost,
     )
 }  # fmt: skip
-_HINTS = {kind: get_type_hints(kind) for kind in _KINDS.values()}
 
 
 def pack_packs(packs: tuple[PackInfo, ...]) -> list[Any]:
@@ -296,34 +296,48 @@ def _number(value: Any) -> int:
     return value
 
 
-def _parse_field(hint: Any, value: Any) -> Any:
-    text = str(hint)
-    if value is None:
-        if "None" not in text:
-            raise EntryError("a field is missing")
-        return None
-    if "tuple" in text:
-        if not isinstance(value, list):
-            raise EntryError("expected a list")
-        if "PackInfo" in text:
-            return unpack_packs(value)
-        if "Digest" in text:
-            return tuple(Digest(v) for v in value)
-        if "str" in text and not all(isinstance(v, str) for v in value):
-            raise EntryError("expected texts")
-        return _tuples(value)
-    if "PackInfo" in text:
-        return unpack_packs(value)[0]
-    if "Digest" in text:
-        return Digest(value)
-    wanted = int if "int" in text else str
-    if type(value) is not wanted:
-        raise EntryError(f"expected {wanted.__name__}, found {value!r}")
-    return value
+Parser = Callable[[Any], Any]
+
+
+def _parser(hint: str) -> Parser:
+    """How a field of an annotated type is read."""
+    if hint.endswith("| None"):
+        inner = _parser(hint.removesuffix("| None").strip())
+        return lambda value: None if value is None else inner(value)
+    return _PARSERS[hint]
+
+
+def _exactly(wanted: type) -> Parser:
+    def parse(value: Any) -> Any:
+        if type(value) is not wanted:
+            raise EntryError(f"expected {wanted.__name__}, found {value!r}")
+        return value
+
+    return parse
+
+
+def _list_of(parse: Parser) -> Parser:
+    return lambda value: tuple(map(parse, _exactly(list)(value)))
+
+
+_PARSERS: dict[str, Parser] = {
+    "str": _exactly(str),
+    "int": _exactly(int),
+    "Digest": Digest,
+    "PackInfo": lambda value: unpack_packs(value)[0],
+    "tuple[PackInfo, ...]": unpack_packs,
+    "tuple[Digest, ...]": _list_of(Digest),
+    "tuple[str, ...]": _list_of(_exactly(str)),
+    "tuple[Any, ...]": lambda value: _tuples(_exactly(list)(value)),
+}
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+#: The annotations of a change's fields, as written, say how each is read.
+_FIELDS = {kind: [_parser(str(f.type)) for f in fields(kind)] for kind in _KINDS.values()}
 
 
 def parse_change(value: Any) -> Change:
@@ -341,13 +355,12 @@ def parse_change(value: Any) -> Change:
             f"the log holds a change of kind {value[0]!r}, which this castore does not know; "
             "use a newer castore"
         )
-    hints = _HINTS[kind]
-    names = [f.name for f in fields(kind)]
-    if len(value) != 1 + len(names):
-        raise EntryError(f"a change of kind {value[0]!r} has {len(names)} fields")
+    parsers = _FIELDS[kind]
+    if len(value) != 1 + len(parsers):
+        raise EntryError(f"a change of kind {value[0]!r} has {len(parsers)} fields")
     try:
-        return kind(*(_parse_field(hints[n], v) for n, v in zip(names, value[1:], strict=True)))
-    except (TypeError, ValueError) as e:
+        return kind(*(parse(v) for parse, v in zip(parsers, value[1:], strict=True)))
+    except (TypeError, ValueError, IndexError) as e:
         raise EntryError(f"a change of kind {value[0]!r} is malformed: {e}") from e
 
 
@@ -397,6 +410,18 @@ class Entry:
         record = self.record()
         copy = _HEAD.pack(_MAGIC, len(record), record_digest(record)) + record
         return copy.ljust(-(-len(copy) // ENTRY_BLOCK) * ENTRY_BLOCK, b"\0") * 2
+
+
+_ENTRY_FIELDS: dict[str, type] = {
+    "seq": int,
+    "prev": Digest,
+    "act": bytes,
+    "time": int,
+    "writer": str,
+    "why": str,
+    "store": bytes,
+    "changes": tuple,
+}
 
 
 def record_digest(record: bytes) -> Digest:
@@ -450,14 +475,12 @@ def _parse_copy(data: bytes, start: int) -> Entry:
     record = data[begin : begin + length]
     if record_digest(record) != digest:
         raise EntryError("the record does not match its digest")
-    names = [f.name for f in fields(Entry)]
-    value = decode_record(record, names)
-    hints = get_type_hints(Entry)
-    plain = {n: value[n] for n in names if n != "changes"}
-    plain["prev"] = Digest(plain["prev"])
-    for name, found in plain.items():
-        if not isinstance(found, hints[name]):
-            raise EntryError(f"field {name} is malformed")
-    if not isinstance(value["changes"], list):
+    value = decode_record(record, _ENTRY_FIELDS)
+    changes = value.pop("changes")
+    if not isinstance(changes, list):
         raise EntryError("changes are a list")
-    return Entry(**plain, changes=tuple(parse_change(c) for c in value["changes"]))
+    value["prev"] = Digest(value["prev"])
+    for name, wanted in _ENTRY_FIELDS.items():
+        if name != "changes" and not isinstance(value[name], wanted):
+            raise EntryError(f"field {name} is malformed")
+    return Entry(**value, changes=tuple(parse_change(c) for c in changes))

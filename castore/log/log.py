@@ -38,8 +38,8 @@ FOLDS_KEPT = 2
 #: Features this castore knows.
 KNOWN_FEATURES: frozenset[str] = frozenset()
 
-_ENTRY_FILE = re.compile(r"\d{12}")
-_FOLD_FILE = re.compile(r"(\d{12})\.fold")
+_ENTRY_FILE = re.compile(r"\d{12}", re.ASCII)
+_FOLD_FILE = re.compile(r"(\d{12})\.fold", re.ASCII)
 
 
 class AppendFateUnknown(Exception):

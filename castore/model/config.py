@@ -16,6 +16,7 @@ FORMAT_VERSION = 1
 #: Large enough for hashing and the disk to run at speed, small enough to name a damaged row range.
 DEFAULT_CHUNK_SIZE = 4 << 20
 MAX_CHUNK_SIZE = 64 << 20
+STORE_ID_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,11 @@ class StoreConfig:
             fields = json.loads(data)
             version = fields["version"]
             config = cls(bytes.fromhex(fields["store_id"]), fields["chunk_size"])
-            sound = fields["format"] == "castore" and type(config.chunk_size) is int
+            sound = (
+                fields["format"] == "castore"
+                and type(config.chunk_size) is int
+                and len(config.store_id) == STORE_ID_SIZE
+            )
         except (ValueError, KeyError, TypeError, RecursionError):
             sound = False
         if not sound:

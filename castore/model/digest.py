@@ -23,7 +23,9 @@ class Digest(bytes):
     __slots__ = ()
 
     def __new__(cls, value: bytes) -> Digest:
-        """Check the length."""
+        """Check type (``bytes`` takes lists of numbers too) and length."""
+        if not isinstance(value, bytes):
+            raise TypeError(f"a digest is bytes, not {type(value).__name__}")
         if len(value) != DIGEST_SIZE:
             raise ValueError(f"a digest has {DIGEST_SIZE} bytes, not {len(value)}")
         return super().__new__(cls, value)

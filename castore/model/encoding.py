@@ -15,7 +15,18 @@ import msgpack
 
 from castore.model.digest import Buffer
 
-__all__ = ["EncodingError", "array_bytes", "decode", "decode_record", "encode", "encode_record"]
+__all__ = [
+    "EncodingError",
+    "array_bytes",
+    "decode",
+    "decode_record",
+    "encode",
+    "encode_record",
+    "unpack",
+]
+
+#: Shorter input is unpacked without a first look: what it can claim is little.
+_SMALL = 1024
 
 
 class EncodingError(ValueError):
@@ -57,19 +68,28 @@ def array_bytes(parts: Sequence[bytes]) -> bytes:
     return header + b"".join(parts)
 
 
-def decode(data: Buffer) -> Any:
-    """Read canonical bytes.
+def unpack(data: Buffer) -> Any:
+    """Read msgpack without extension types, canonical or not.
+
+    Never allocates more than a small multiple of the input's length, whatever lengths it claims.
 
     Raises:
-        EncodingError: not msgpack, not canonical, or nested deeper than the format allows.
+        EncodingError: it is none, or nested deeper than msgpack's readers go.
     """
     n = len(data)
     try:
-        value = msgpack.unpackb(
+        if n > _SMALL:
+            # An array is allocated as long as it claims to be before its elements are read, and
+            # a thousand may be open at once.  Going through it once shows that all are there.
+            whole = msgpack.Unpacker(max_buffer_size=n, read_size=n)
+            whole.feed(data)
+            whole.skip()
+        return msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
             use_list=True,
+            ext_hook=_no_extension,
             max_str_len=n,
             max_bin_len=n,
             max_array_len=n,
@@ -78,6 +98,19 @@ def decode(data: Buffer) -> Any:
         )
     except Exception as e:  # msgpack raises a zoo of types; all mean the same here
         raise EncodingError(f"not msgpack: {e}") from e
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code}")
+
+
+def decode(data: Buffer) -> Any:
+    """Read canonical bytes.
+
+    Raises:
+        EncodingError: not msgpack, not canonical, or nested deeper than the format allows.
+    """
+    value = unpack(data)
     try:
         again = encode(value)
     except Exception as e:

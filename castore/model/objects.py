@@ -253,12 +253,15 @@ def parse_node(value: Any) -> TreeNode:
         raise EncodingError(f"unknown container {container!r}")
     if type(level) is not int or level < 0 or not isinstance(items, list) or len(items) > FAN_OUT:
         raise EncodingError("a node's level or items are out of bounds")
+    if container == "value" and (level or len(items) != 1):
+        raise EncodingError("a value is one item")
     if level:
         for item in items:
             if not (
                 isinstance(item, list)
                 and len(item) == 2
                 and type(item[0]) is int
+                and item[0] > 0
                 and _is_digest(item[1])
             ):
                 raise EncodingError("an upper node holds [count, digest] pairs")
@@ -400,9 +403,16 @@ class _Shown:
 
 
 def child_names(node: TreeNode) -> list[str]:
-    """The path component of each entry of a level-0 node."""
+    """The path component of each entry of a level-0 node.
+
+    Raises:
+        EncodingError: a key is none.
+    """
     if node.container in MAPPINGS:
-        return keypath.names(key_text(item[0]) for item in node.items)
+        try:
+            return keypath.names(key_text(item[0]) for item in node.items)
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as e:
+            raise EncodingError(f"a mapping's key is malformed: {e}") from e
     return [str(i) for i in range(len(node.items))]
 
 
@@ -495,6 +505,9 @@ class CheckpointObject:
             EncodingError: they are no checkpoint object.
         """
         fields = decode_record(data, _CHECKPOINT_FIELDS)
+        for name, kinds in _CHECKPOINT_TYPES.items():
+            if type(fields[name]) not in kinds:
+                raise EncodingError(f"{name} is of type {type(fields[name]).__name__}")
         for name in ("root", "parent", "contents"):
             if name == "parent" and fields[name] is None:
                 continue
@@ -505,6 +518,15 @@ class CheckpointObject:
 
 
 _CHECKPOINT_FIELDS = tuple(CheckpointObject.__dataclass_fields__)
+_CHECKPOINT_TYPES: dict[str, tuple[type, ...]] = {
+    "step": (int, type(None)),
+    "time": (int,),
+    "meta": (dict, type(None)),
+    "message": (str, type(None)),
+    "tensors": (int,),
+    "logical_bytes": (int,),
+    "chunk_size": (int,),
+}
 
 
 def data_leaf(

@@ -54,9 +54,11 @@ def decode(codec: int, stored: Buffer, raw_len: int) -> Buffer:
             announced = zstandard.frame_content_size(stored)
             if announced != raw_len:
                 raise CodecError(f"expected {raw_len} bytes, the frame announces {announced}")
-            if not raw_len:
-                return b""
-            return zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_len)
+            if not raw_len:  # nobody codes nothing; zstandard would not look at the frame
+                raise CodecError("a coded record of no bytes")
+            return zstandard.ZstdDecompressor().decompress(
+                stored, max_output_size=raw_len, allow_extra_data=False
+            )
         except zstandard.ZstdError as e:
             raise CodecError(str(e)) from e
     raise UnsupportedFeature(f"a pack uses codec {codec}, which this castore does not read")

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from castore.model.config import valid_chunk_size
 from castore.model.digest import DIGEST_SIZE, Buffer, Digest, Kind, derived
 from castore.model.encoding import EncodingError, decode, encode
 
@@ -44,7 +45,7 @@ _HEADER = struct.Struct("<8sII16sQ16s40s")
 _FOOTER = struct.Struct("<QQ32s8s8s")
 
 #: ``r<rank>-<number>.<kind>.pack``
-PACK_NAME = re.compile(r"r\d{5}-\d{3,6}\.(data|meta|meta2)\.pack")
+PACK_NAME = re.compile(r"r\d{5}-\d{3,6}\.(data|meta|meta2)\.pack", re.ASCII)
 
 
 class PackError(ValueError):
@@ -99,6 +100,8 @@ class PackHeader:
             raise PackError("the header's magic is wrong: not a pack, or its start is damaged")
         if version != VERSION:
             raise PackError(f"the header says version {version}, this castore reads {VERSION}")
+        if not valid_chunk_size(chunk_size):  # it bounds what a chunk may decode to
+            raise PackError(f"the header's chunk size is impossible: {chunk_size}")
         try:
             header = cls(store_id, chunk_size, nonce, kind == 1, save.rstrip(b"\0").decode("ascii"))
         except UnicodeDecodeError as e:
@@ -234,7 +237,7 @@ class Table:
             raise PackError("the table names an unknown kind of record")
         try:
             for i, stored_digest, bases in extras:
-                if not (type(i) is int and 0 <= i < n and table._codecs[i]):
+                if not (type(i) is int and 0 <= i < n and codecs[i] and type(bases) is list):
                     raise PackError("the table's coded rows are out of bounds")
                 table._extras[i] = (Digest(stored_digest), tuple(Digest(b) for b in bases))
         except (TypeError, ValueError) as e:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from castore.model.digest import Buffer, Digest, Kind, kind_digest
+from castore.model.digest import Buffer, Digest, Kind, chunk_digest, kind_digest
 from castore.model.encoding import EncodingError, decode
 from castore.model.objects import MAX_OBJECT
 from castore.model.packinfo import PackInfo
@@ -146,9 +146,17 @@ def _checked_table(info: PackInfo, header: bytes, table: bytes) -> tuple[PackHea
 
 
 def read_record(
-    storage: Storage, location: Location, out: memoryview | None = None, *, device: bool = False
+    storage: Storage,
+    location: Location,
+    out: memoryview | None = None,
+    *,
+    device: bool = False,
+    stored_too: bool = False,
 ) -> Buffer:
     """A record's decoded bytes, hashed and matched; into ``out`` where given.
+
+    ``stored_too`` matches the stored bytes of a coded record as well: a flipped bit in them may
+    decode to the same.
 
     Raises:
         RecordDamaged: with the one damage met.
@@ -164,6 +172,8 @@ def read_record(
     found: str
     if n < record.stored_len:
         found = f"end of file after {n} of {record.stored_len} bytes"
+    elif stored_too and record.codec and chunk_digest(buffer) != record.stored_digest:
+        found = "other stored bytes"
     else:
         try:
             data = codecs.decode(record.codec, buffer, record.raw_len)

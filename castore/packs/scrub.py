@@ -119,7 +119,7 @@ def _scrub_run(
     n = 0
     for location in run:
         try:
-            read_record(storage, location, device=device)
+            read_record(storage, location, device=device, stored_too=True)
         except RecordDamaged as e:
             found += [(location.record.digest, d) for d in e.damages]
         n += location.record.stored_len

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from castore.model.encoding import EncodingError
+from castore.model.encoding import EncodingError, encode
 from castore.state.collector import Refused, is_text
 
 __all__ = ["describe_dtype", "is_simple", "parse_dtype"]
@@ -99,10 +99,10 @@ def _overlap(dtype: np.dtype[Any]) -> bool:
 
 
 def _advice(dtype: np.dtype[Any]) -> str:
-    if dtype.hasobject:
-        return "save array.tolist(), or an array of a plain dtype"
     if dtype.kind == "T":
         return "save array.astype('U') or array.tolist()"
+    if dtype.hasobject:
+        return "save array.tolist(), or an array of a plain dtype"
     if dtype.kind in "fc":
         return "its layout differs between machines: save array.astype('f8') or 'c16'"
     return "save array.view() as a plain dtype of that size, or a torch tensor"
@@ -119,7 +119,7 @@ def parse_dtype(descr: Any) -> np.dtype[Any]:
         again = _describe(dtype, 0)
     except Refused as e:
         raise EncodingError(f"a dtype that castore does not write: {e.what}") from e
-    if again != descr:
+    if encode(again) != encode(descr):  # in Python, 0 is False
         raise EncodingError("a dtype that is not described in its canonical form")
     return dtype
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from castore.errors import UnsupportedFeature
 from castore.model.encoding import EncodingError, array_bytes, encode
-from castore.model.objects import INLINE_BYTES, Leaf
+from castore.model.objects import CONTENT_AT, INLINE_BYTES, Leaf
 from castore.state import times
 from castore.state.collector import Collector, Encoder, Refused, is_text
 
@@ -213,6 +213,7 @@ def decode_key(value: Any, scalars: Callable[[str], ScalarDecoder | None], depth
         text = _text(value[1][1])
         expect(not is_text(text), "a key that is not in its shortest form")
         return text
+    expect(tag not in CONTENT_AT and tag != "tree", f"a key that is a {tag}")
     decoder = scalars(tag)
     if decoder is None:
         raise UnsupportedFeature(f"a key of kind {tag!r}, which this castore does not know")

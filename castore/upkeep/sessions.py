@@ -17,7 +17,7 @@ from castore.system import ProcessIdentity, identity, monotonic, now_ns, process
 __all__ = ["SAVE_ID", "SILENCE", "Session", "is_live", "session_ids"]
 
 #: A save's id, which is also its folder's and its session's name.
-SAVE_ID = re.compile(r"\d{8}T\d{9}-[0-9a-f]{16}")
+SAVE_ID = re.compile(r"\d{8}T\d{9}-[0-9a-f]{16}", re.ASCII)
 #: Another host's session counts as dead after this many seconds without a beat, by the storage's
 #: clock: a writer that sleeps longer merely writes again.
 SILENCE = 24 * 3600

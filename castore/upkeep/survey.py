@@ -19,7 +19,7 @@ __all__ = ["Found", "list_packs", "survey"]
 KNOWN = frozenset(
     {"castore.json", "packs", "log", "sessions", "quarantine", "reserve", "index.lmdb"}
 )
-_LOG_FILE = re.compile(r"\d{12}(\.fold)?")
+_LOG_FILE = re.compile(r"\d{12}(\.fold)?", re.ASCII)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 

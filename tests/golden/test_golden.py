@@ -307,9 +307,7 @@ def test_a_whole_meta_pack_by_hand() -> None:
     n = len(META_OBJECT)
     table = mp([name, b"\x01", numbers(128), numbers(n), numbers(n), b"\0", []])
     body = header + META_OBJECT
-    footer = footer_by_hand(
-        len(body), len(table), hash_in("castore 1 pack", header + table)
-    )
+    footer = footer_by_hand(len(body), len(table), hash_in("castore 1 pack", header + table))
     file = (body + table).ljust(4096 - 64, b"\0") + footer
     # Twins differ by their nonces, which are the same here.
     assert golden("packs")["pack-meta"] == golden("packs")["pack-meta2"] == file

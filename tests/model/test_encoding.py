@@ -217,7 +217,14 @@ def test_records_stand_in_ascending_order(fields: dict[str, Any]) -> None:
 
 def test_records_of_other_fields_or_another_order_are_refused() -> None:
     assert decode_record(mp({"a": 1, "b": 2}), ("b", "a")) == {"a": 1, "b": 2}
-    for other in ({"b": 2, "a": 1}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}, [1, 2], None):
+    for other in (
+        {"b": 2, "a": 1},
+        {"a": 1},
+        {"a": 1, "b": 2, "c": 3},
+        {"a": 1, "c": 2},
+        [1, 2],
+        None,
+    ):
         with pytest.raises(EncodingError):
             decode_record(mp(other), ("a", "b"))
 
@@ -234,7 +241,14 @@ def test_a_digest_is_32_bytes() -> None:
     for value in (b"", bytes(31), bytes(33)):
         with pytest.raises(ValueError, match="32 bytes"):
             Digest(value)
-    not_bytes: list[Any] = [[1] * 32, tuple([0] * 32), "x" * 32, 32, None, {i: 0 for i in range(32)}]
+    not_bytes: list[Any] = [
+        [1] * 32,
+        tuple([0] * 32),
+        "x" * 32,
+        32,
+        None,
+        dict.fromkeys(range(32), 0),
+    ]
     for value in not_bytes:
         with pytest.raises((TypeError, ValueError)):
             Digest(value)
