@@ -225,7 +225,12 @@ def test_strangers_are_counted_and_never_touched(sound: Path, tmp_path: Path) ->
         (work / name).write_text("mine")
     with castore.open(work) as store:
         report = store.gc()
-        assert {i.path for i in report.items} == {"notes.txt", "packs/readme", "log/x", "sessions/y"}
+        assert {i.path for i in report.items} == {
+            "notes.txt",
+            "packs/readme",
+            "log/x",
+            "sessions/y",
+        }
         assert all(i.action == "kept" for i in report.items)
         assert (work / "notes.txt").exists()
         assert store.fsck().ok

@@ -16,7 +16,9 @@ from tests.support import castore_cli
 
 
 def mounted(target: Path, *args: str) -> None:
-    done = subprocess.run(["mount", *args, str(target)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", *args, str(target)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         pytest.skip(f"cannot mount here: {done.stderr.strip()}")
 

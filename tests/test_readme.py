@@ -23,7 +23,9 @@ def blocks(language: str) -> list[str]:
 
 def commands() -> list[str]:
     lines = [line for block in blocks("console") for line in block.splitlines()]
-    found = [line.removeprefix("$ ").partition("#")[0].strip() for line in lines if line[:2] == "$ "]
+    found = [
+        line.removeprefix("$ ").partition("#")[0].strip() for line in lines if line[:2] == "$ "
+    ]
     assert found
     return found
 

@@ -108,9 +108,9 @@ Show a checkpoint and the tree of its state, or what lies at one key path.
 
 {_REVISIONS}
 After a colon comes a key path: dict keys and list numbers joined by '/'
-('~1' is a '/' in a key, '~0' a '~'). At a container its subtree is listed; of
-a tensor or array come dtype, shape, bytes, chunks and what it is tied to; of
-any other value the value itself.
+('~1' is a '/' in a key, '~0' a '~'). At a container its subtree is listed;
+of a tensor or array come dtype, shape, bytes, chunks and what it is tied to;
+of any other value the value itself.
 
 Reads the checkpoint's metadata, a thousandth of its bytes, and no tensor.
 With --json: the checkpoint, then one line a value; for REV:PATH the values

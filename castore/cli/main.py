@@ -184,7 +184,7 @@ class _Failure:
             output.flush()  # what was printed before comes before
         except OSError as e:
             output.note(f"castore: {e.strerror}")
-        if not self.as_json:
+        if not self.as_json or output.failed():
             output.note(output.clean(f"castore: {message}"))
             if self.hint:
                 output.note(self.hint)

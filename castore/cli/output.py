@@ -23,6 +23,7 @@ __all__ = [
     "clean",
     "coloured",
     "emit",
+    "failed",
     "flush",
     "is_terminal",
     "note",
@@ -34,7 +35,11 @@ __all__ = [
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes the place of a stdout whose reader has gone."""
+    """Takes the place of a stdout that takes no more: its reader has gone, or it failed."""
+
+    def __init__(self, *, failed: bool) -> None:
+        super().__init__()
+        self.failed = failed
 
     def write(self, text: str) -> int:
         return len(text)
@@ -58,8 +63,9 @@ def _write(text: str) -> None:
 
 def _give_up(e: OSError) -> None:
     """Write no more, or the interpreter tries again at exit and reports it in its own way."""
-    sys.stdout = _Nowhere()
-    if not isinstance(e, BrokenPipeError):
+    failed = not isinstance(e, BrokenPipeError)
+    sys.stdout = _Nowhere(failed=failed)
+    if failed:
         raise OSError(e.errno, f"the output could not be written: {e.strerror or e}") from e
 
 
@@ -75,6 +81,11 @@ def flush() -> None:
         sys.stdout.flush()
     except OSError as e:
         _give_up(e)
+
+
+def failed() -> bool:
+    """Whether results could not be written, and not because the reader went away."""
+    return isinstance(sys.stdout, _Nowhere) and sys.stdout.failed
 
 
 def say(text: str = "") -> None:

@@ -42,9 +42,9 @@ class _Ref(Report):
     help="""\
 List tags; or give a checkpoint a name that stays; or take the name away.
 
-A tagged checkpoint stays, whatever the window of its branch says. REV is main
-if you name none. A tag that is there is moved only with -f. Removing a tag
-lets no checkpoint go.
+A tagged checkpoint stays, whatever the window of its branch says. REV is
+main if you name none. A tag that is there is moved only with -f. Removing a
+tag lets no checkpoint go.
 
 Costs one log entry; no pack is read.
 
@@ -72,11 +72,11 @@ def tag(words: tuple[str, ...], delete: bool, force: bool, verbose: bool, as_jso
     help="""\
 List branches; or make one at a checkpoint; or move or remove one.
 
-A branch is a training run. A new one begins with the one checkpoint REV (main
-if you name none), and the next save on it follows that. A branch that is there
-is moved only with -f: to a checkpoint of its own list that list is cut there,
-to any other the list begins anew with it. Neither moving nor removing a branch
-lets a checkpoint go.
+A branch is a training run. A new one begins with the one checkpoint REV
+(main if you name none), and the next save on it follows that. A branch that
+is there is moved only with -f: to a checkpoint of its own list, that list is
+cut there; to any other, the list begins anew with it. Neither moving nor
+removing a branch lets a checkpoint go.
 
 Costs one log entry; no pack is read and nothing is copied.
 

@@ -185,10 +185,10 @@ def _standings(where: str, report: FsckReport) -> dict[str, Standing] | None:
 Remove what nothing needs: what killed and failed saves left behind.
 
 Never removes what a live checkpoint needs, nor what a save that is still at
-work may go on to need; a writer on this machine is known to be dead or alive,
-another machine's counts as dead after a day of silence. If the log cannot be
-read, or a needed pack is not there, nothing is removed (exit 3): `castore
-fsck` says what is wrong.
+work may go on to need; a writer on this machine is known to be dead or
+alive, another machine's counts as dead after a day of silence. If the log
+cannot be read, or a needed pack is not there, nothing is removed (exit 3):
+`castore fsck` says what is wrong.
 
 Reads the log and lists the packs; opens none. Needs no free space. Run it
 whenever you like, beside training too.

@@ -9,12 +9,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from itertools import groupby
 from typing import Any, ClassVar
 
 from castore.errors import UnsupportedFeature
 from castore.model.digest import DIGEST_SIZE, Digest, derived
 from castore.model.encoding import EncodingError, decode_record, encode_record
 from castore.model.packinfo import PackInfo
+from castore.storage.protocol import check_name
 
 __all__ = [
     "ENTRY_BLOCK",
@@ -263,21 +266,39 @@ _KINDS: dict[str, type[Change]] = {
 
 
 def pack_packs(packs: tuple[PackInfo, ...]) -> list[Any]:
-    """Packs grouped by save: ``[[save id, [[file name, id, size], ...]], ...]``."""
-    groups: dict[str, list[Any]] = {}
-    for pack in packs:
-        save, _, name = pack.path.partition("/")
-        groups.setdefault(save, []).append([name, bytes(pack.id), pack.size])
-    return [[save, rows] for save, rows in groups.items()]
+    """Packs in their order, those of one save together: ``[[save id, [[file name, id, size], ...]],
+    ...]``."""
+    return [
+        [save, [[p.path[len(save) + 1 :], bytes(p.id), p.size] for p in group]]
+        for save, group in groupby(packs, key=lambda p: p.save)
+    ]
 
 
 def unpack_packs(value: Any) -> tuple[PackInfo, ...]:
     """The reverse of :func:`pack_packs`."""
-    return tuple(
-        PackInfo(f"{save}/{name}", Digest(ident), _number(size))
-        for save, rows in value
-        for name, ident, size in rows
-    )
+    out: list[PackInfo] = []
+    for save, rows in value:
+        _file_name(save)
+        if type(rows) is not list or not rows or (out and out[-1].save == save):
+            raise EntryError("packs are not grouped by save")
+        out += [
+            PackInfo(f"{save}/{_file_name(name)}", Digest(ident), _number(size))
+            for name, ident, size in rows
+        ]
+    return tuple(out)
+
+
+def _one_pack(value: Any) -> PackInfo:
+    [pack] = unpack_packs(value)
+    return pack
+
+
+@lru_cache(maxsize=4096)
+def _file_name(name: Any) -> str:
+    """A name that is to be part of a path; what the storage would not take is no pack's."""
+    if type(name) is not str or len(check_name(name)) != 1:
+        raise EntryError(f"not a file name: {name!r}")
+    return name
 
 
 def _plain(value: Any) -> Any:
@@ -324,8 +345,8 @@ _PARSERS: dict[str, Parser] = {
     "str": _exactly(str),
     "int": _exactly(int),
     "Digest": Digest,
-    "PackInfo": lambda value: unpack_packs(value)[0],
-    "tuple[PackInfo, ...]": unpack_packs,
+    "PackInfo": _one_pack,
+    "tuple[PackInfo, ...]": lambda value: unpack_packs(_exactly(list)(value)),
     "tuple[Digest, ...]": _list_of(Digest),
     "tuple[str, ...]": _list_of(_exactly(str)),
     "tuple[Any, ...]": lambda value: _tuples(_exactly(list)(value)),
@@ -360,7 +381,7 @@ def parse_change(value: Any) -> Change:
         raise EntryError(f"a change of kind {value[0]!r} has {len(parsers)} fields")
     try:
         return kind(*(parse(v) for parse, v in zip(parsers, value[1:], strict=True)))
-    except (TypeError, ValueError, IndexError) as e:
+    except (TypeError, ValueError, IndexError, RecursionError) as e:
         raise EntryError(f"a change of kind {value[0]!r} is malformed: {e}") from e
 
 
@@ -481,6 +502,6 @@ def _parse_copy(data: bytes, start: int) -> Entry:
         raise EntryError("changes are a list")
     value["prev"] = Digest(value["prev"])
     for name, wanted in _ENTRY_FIELDS.items():
-        if name != "changes" and not isinstance(value[name], wanted):
+        if name != "changes" and type(value[name]) is not wanted:
             raise EntryError(f"field {name} is malformed")
     return Entry(**value, changes=tuple(parse_change(c) for c in changes))

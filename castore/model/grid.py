@@ -46,6 +46,17 @@ class Grid:
         """Bytes of the whole."""
         return self.rows * self.row_bytes
 
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are, without listing them."""
+        if not self.nbytes:
+            return 0
+        if self.row_bytes > self.chunk_size:
+            return self.rows * -(-self.row_bytes // self.chunk_size)
+        per = self.chunk_size // self.row_bytes
+        first = per - self.row_offset % per
+        return 1 + max(0, -(-(self.rows - first) // per))
+
     def cuts(self) -> Iterator[int]:
         """Byte offsets of the cuts, from 0 to :attr:`nbytes`, both included (0 alone if empty)."""
         yield 0

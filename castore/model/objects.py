@@ -35,6 +35,7 @@ __all__ = [
     "LIST_DIGESTS",
     "MAPPINGS",
     "MAX_OBJECT",
+    "MAX_VALUES",
     "SEQUENCES",
     "SPILL_DIGESTS",
     "CheckpointObject",
@@ -69,6 +70,9 @@ FAN_OUT = 256
 LIST_DIGESTS = 32
 #: Digests in one ``chunks`` object.
 SPILL_DIGESTS = 4096
+#: A state has at most this many values, each occurrence counted: a few objects that share parts
+#: could stand for any number, and a walk over them would never end.
+MAX_VALUES = 1 << 26
 #: No object is longer; a reader may refuse one that says it is.
 MAX_OBJECT = 64 << 20
 
@@ -292,6 +296,8 @@ def read_content(value: Any, fetch: Fetch, most: int | None = None) -> Content:
     """
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], bytes):
         form, data = value
+        if type(form) is not int:
+            raise EncodingError("not a content")
         if form == 0:
             return Content(data, ())
         if form == 1 and len(data) % DIGEST_SIZE == 0:
@@ -427,38 +433,51 @@ def walk(root: Digest, fetch: Fetch) -> Iterator[tuple[str, Any]]:
     """Every value of a state that is no container, depth first, as ``(key path, value)``.
 
     ``fetch(kind, digest)`` returns an object's bytes, checked.
+
+    Raises:
+        EncodingError: the tree is malformed, or stands for more than :data:`MAX_VALUES` values.
     """
-    stack: list[tuple[str, Any]] = [("", ["tree", root, None])]
-    first = True
+    left = MAX_VALUES
+    stack: list[tuple[str, Any]] = [("", None)]
+    node: TreeNode | None = read_tree(root, fetch, left)
     while stack:
         path, value = stack.pop()
-        if first:
-            node: TreeNode | None = read_tree(root, fetch)
-            first = False
-        else:
-            node = child_node(value, fetch)
+        node = node or child_node(value, fetch, left)
         if node is None:
             yield path, value
             continue
-        prefix = path + "/" if path else ""
+        left -= len(node.items)
+        if left < 0:
+            raise EncodingError(f"more than {MAX_VALUES} values")
         if node.container == "value":
             stack.append((path, node.items[0]))
-            continue
-        names, values = child_names(node), child_values(node)
-        if isinstance(node.extra, list):
-            names, values = [*names, "~(_metadata)"], [*values, node.extra]
-        stack.extend(
-            (prefix + name, child)
-            for name, child in zip(reversed(names), reversed(values), strict=True)
-        )
+        else:
+            prefix = path + "/" if path else ""
+            names, values = child_names(node), child_values(node)
+            if isinstance(node.extra, list):
+                names, values = [*names, "~(_metadata)"], [*values, node.extra]
+            stack.extend(
+                (prefix + name, child)
+                for name, child in zip(reversed(names), reversed(values), strict=True)
+            )
+        node = None
 
 
 def content_grid(value: list[Any], chunk_size: int) -> Grid:
-    """The grid of a value that has a content (its length, for texts and bytes, is not known)."""
-    if value[0] in ("tensor", "ndarray"):
-        itemsize, shape = value[CONTENT_AT[value[0]] - 2 : CONTENT_AT[value[0]]]
-        return Grid.of(shape, itemsize, chunk_size)
-    return Grid(0, 1, chunk_size)
+    """The grid of a value that has a content (its length, for texts and bytes, is not known).
+
+    Raises:
+        EncodingError: its shape or element size is none.
+    """
+    at = CONTENT_AT[value[0]]
+    if len(value) <= at:
+        raise EncodingError(f"a {value[0]} without its content")
+    if value[0] not in ("tensor", "ndarray"):
+        return Grid(0, 1, chunk_size)
+    itemsize, shape = value[at - 2], value[at - 1]
+    if not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in (itemsize, *shape))):
+        raise EncodingError(f"a {value[0]} with an impossible shape")
+    return Grid.of(shape, itemsize, chunk_size)
 
 
 @dataclass(frozen=True, slots=True)

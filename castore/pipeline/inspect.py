@@ -11,6 +11,7 @@ from castore.model.digest import Digest
 from castore.model.encoding import EncodingError
 from castore.model.objects import (
     CONTENT_AT,
+    MAX_VALUES,
     CheckpointObject,
     TreeNode,
     child_names,
@@ -55,7 +56,7 @@ def _entries(value: Any, path: str, shelf: PackSet, chunk_size: int) -> Iterator
     stack: list[tuple[str, Any]] = [(path, value)]
     while stack:
         path, value = stack.pop()
-        node = value if isinstance(value, TreeNode) else child_node(value, shelf.fetch)
+        node = value if isinstance(value, TreeNode) else child_node(value, shelf.fetch, MAX_VALUES)
         if node is None:
             yield _leaf(path, value, shelf, chunk_size)
             continue
@@ -75,7 +76,9 @@ def _leaf(path: str, value: Any, shelf: PackSet, chunk_size: int) -> TreeEntry:
     kind = value[0]
     if kind not in CONTENT_AT:
         return TreeEntry(path, kind, text=", ".join(map(repr, value[1:])))
-    content = read_content(value[CONTENT_AT[kind]], shelf.fetch)
+    grid = content_grid(value, chunk_size)
+    most = grid.chunks if grid.rows else MAX_VALUES
+    content = read_content(value[CONTENT_AT[kind]], shelf.fetch, most)
     digests: tuple[Digest, ...] = content.digests
     if kind in ("tensor", "ndarray"):
         at = CONTENT_AT[kind]
@@ -85,7 +88,7 @@ def _leaf(path: str, value: Any, shelf: PackSet, chunk_size: int) -> TreeEntry:
             kind,
             dtype=dtype if isinstance(dtype, str) else repr(dtype),
             shape=tuple(shape),
-            nbytes=content_grid(value, chunk_size).nbytes,
+            nbytes=grid.nbytes,
             chunks=tuple(d.hex() for d in digests),
             tie=value[at + 1],
         )

@@ -20,6 +20,7 @@ from castore.log.fold import Fold, Live
 from castore.model.digest import Digest, Kind, chunk_digest
 from castore.model.encoding import EncodingError
 from castore.model.objects import (
+    MAX_VALUES,
     CheckpointObject,
     child_names,
     child_node,
@@ -148,7 +149,7 @@ def find_value(root: Digest, path: str, fetch: Callable[[Kind, Digest], bytes], 
     Raises:
         BadRevision: there is nothing there; names what is.
     """
-    node: Any = read_tree(root, fetch)
+    node: Any = read_tree(root, fetch, MAX_VALUES)
     done = ""
     rest = path.strip("/")
     while rest:
@@ -162,7 +163,7 @@ def find_value(root: Digest, path: str, fetch: Callable[[Kind, Digest], bytes], 
         value = child_values(node)[names.index(step)]
         done = f"{done}/{step}" if done else step
         rest = left
-        child = child_node(value, fetch)
+        child = child_node(value, fetch, MAX_VALUES)
         if child is None:
             if rest:
                 raise BadRevision(f"{rev} has nothing at {path!r}: {done} is no container")

@@ -458,9 +458,7 @@ class _Save:
             return
         description, add = self.description, head.add
         if add.contents == contents and any(c.digests for c in description.contents):
-            self._warn(
-                f"no tensor changed since {_called(add)}: a stale buffer saved again?"
-            )
+            self._warn(f"no tensor changed since {_called(add)}: a stale buffer saved again?")
         if description.logical_bytes < VANISHED * add.logical_bytes:
             self._warn(
                 f"most of the state vanished: {description.logical_bytes:,} bytes where "

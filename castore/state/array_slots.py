@@ -15,7 +15,7 @@ from castore.model.objects import Content, Fetch, read_content
 from castore.state.arrays import from_canonical
 from castore.state.descr import parse_dtype
 from castore.state.plain import expect
-from castore.state.slots import check_chunks, check_tie, chunk_count, read_shape
+from castore.state.slots import check_chunks, check_tie, read_shape
 
 __all__ = ["ArraySlot", "ArraySlots"]
 
@@ -84,7 +84,7 @@ class ArraySlots:
         sizes = read_shape(shape, itemsize)
         expect(len(sizes) <= _MAX_DIMENSIONS, f"more than {_MAX_DIMENSIONS} dimensions")
         grid = Grid.of(sizes, itemsize, self.chunk_size)
-        chunks = chunk_count(grid)
+        chunks = grid.chunks
         content = read_content(held, fetch, chunks)
         check_chunks(content, grid.nbytes, chunks)
         slot = ArraySlot(dtype, sizes, grid, content)

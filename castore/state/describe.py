@@ -20,20 +20,17 @@ from typing import Any
 from castore.errors import BadState
 from castore.model import keypath
 from castore.model.encoding import encode
-from castore.model.objects import DataValue, Node
+from castore.model.objects import MAX_VALUES, DataValue, Node
 from castore.state import plain
 from castore.state.advice import refusal, type_name
 from castore.state.collector import NIL, BytesSource, Collector, Encoder, Refused
 from castore.state.contents import child_paths
 from castore.state.quiet import without_gc
 
-__all__ = ["FACTORIES", "MAX_DEPTH", "MAX_VALUES", "NO_METADATA", "Description", "describe"]
+__all__ = ["FACTORIES", "MAX_DEPTH", "NO_METADATA", "Description", "describe"]
 
 #: Containers within containers.
 MAX_DEPTH = 10_000
-#: Values of all containers together.  A load refuses more, so a save does: a few objects that share
-#: parts could otherwise stand for any number.
-MAX_VALUES = 1 << 26
 #: Offenders that a refusal spells out; all of them are in ``BadState.paths``.
 MAX_SHOWN = 20
 

@@ -24,6 +24,7 @@ from castore.model.grid import Grid
 from castore.model.objects import (
     CONTENT_AT,
     MAPPINGS,
+    MAX_VALUES,
     Fetch,
     TreeNode,
     child_names,
@@ -33,7 +34,7 @@ from castore.model.objects import (
 )
 from castore.state import plain
 from castore.state.contents import METADATA
-from castore.state.describe import FACTORIES, MAX_DEPTH, MAX_VALUES, NO_METADATA
+from castore.state.describe import FACTORIES, MAX_DEPTH, NO_METADATA
 from castore.state.plain import ScalarDecoder, expect
 from castore.state.quiet import without_gc
 from castore.state.slots import MAX_NBYTES, Slot, TextSlot

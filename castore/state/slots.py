@@ -22,7 +22,6 @@ __all__ = [
     "TextSlot",
     "check_chunks",
     "check_tie",
-    "chunk_count",
     "read_shape",
 ]
 
@@ -111,17 +110,6 @@ def read_shape(value: Any, itemsize: Any) -> tuple[int, ...]:
         nbytes *= max(1, n)
         expect(nbytes <= MAX_NBYTES, f"a shape of more than {MAX_NBYTES} bytes")
     return tuple(value)
-
-
-def chunk_count(grid: Grid) -> int:
-    """How many chunks a grid has, without listing them."""
-    if not grid.nbytes:
-        return 0
-    if grid.row_bytes > grid.chunk_size:
-        return grid.rows * -(-grid.row_bytes // grid.chunk_size)
-    per = grid.chunk_size // grid.row_bytes
-    first = per - grid.row_offset % per
-    return 1 + max(0, -(-(grid.rows - first) // per))
 
 
 def check_chunks(content: Content, nbytes: int, count: int) -> None:

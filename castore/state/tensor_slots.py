@@ -18,7 +18,7 @@ from castore.model.objects import Content, Fetch, read_content
 from castore.state.dtypes import CARRIERS, Dense, dense
 from castore.state.memory import HUGE_FROM, host_view, prefer_huge_pages
 from castore.state.plain import expect
-from castore.state.slots import check_chunks, check_tie, chunk_count, read_shape
+from castore.state.slots import check_chunks, check_tie, read_shape
 from castore.state.tensors import IS_PARAMETER, REQUIRES_GRAD
 
 __all__ = ["TensorSlot", "TensorSlots"]
@@ -162,4 +162,4 @@ class TensorSlots:
         for d in range(len(sizes) - 2, -1, -1):
             strides[d] = strides[d + 1] * max(1, sizes[d + 1])
         grid = Grid.of(sizes, itemsize, self.chunk_size)
-        return _Head(entry, sizes, tuple(strides), flags, grid, grid.nbytes, chunk_count(grid))
+        return _Head(entry, sizes, tuple(strides), flags, grid, grid.nbytes, grid.chunks)

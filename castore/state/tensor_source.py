@@ -16,7 +16,7 @@ from castore.state.memory import address_of, copy_into, host_view
 __all__ = ["TensorSource"]
 
 #: Neighbours in a row that lie a page or more apart (a transposed matrix): torch would walk through
-#: all those pages for every row.  In tiles, the pages of one tile stay at hand: 3 to 4 times faster.
+#: all those pages for every row.  In tiles, the pages of a tile stay at hand: 3 to 4 times faster.
 _FAR = 4096
 _TILE = 64
 

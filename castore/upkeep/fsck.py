@@ -283,14 +283,16 @@ class _Fsck:
         value: list[object],
         checkpoint: CheckpointObject,
     ) -> None:
-        content = read_content(value[CONTENT_AT[str(value[0])]], fetch)
-        if content.inline is not None:
-            return
         grid = content_grid(value, checkpoint.chunk_size)
         known = value[0] in ("tensor", "ndarray")
+        # What it may come to is bounded before it is spelled out: the metadata may be hostile.
+        most = grid.chunks if known else checkpoint.logical_bytes
+        content = read_content(value[CONTENT_AT[str(value[0])]], fetch, most)
+        if content.inline is not None:
+            return
+        if known and len(content.digests) != grid.chunks:
+            raise EncodingError(f"{path}: {len(content.digests)} chunks where {most} belong")
         spans = grid.spans() if known else [None] * len(content.digests)
-        if len(spans) != len(content.digests):
-            raise EncodingError(f"{path}: {len(content.digests)} chunks where {len(spans)} belong")
         for digest, span in zip(content.digests, spans, strict=True):
             places = locate(digest)
             damage: Damage | None = None

@@ -1,4 +1,4 @@
-"""Runs ``python -m castore`` as people and scripts do: through pipes, or in a terminal of its own."""
+"""Runs ``python -m castore`` as people and scripts do: by pipes or in a terminal of its own."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_log(runs: Path, digests: dict[str, str]) -> None:
     assert re.fullmatch(r"Size:   36\.\d KiB in 4 tensors", newest[5])
     assert second[0] == f"{digests['main~1']} (tag: v1)"
     # A message is shown whole, and its escape codes as text.
-    assert second[-3:] == ["    second", "    with \\x1b[31mcolour", ""]
+    assert second[-3:] == ["", "    second", "    with \\x1b[31mcolour"]
     assert first[0] == digests["main~2"]
 
 
@@ -94,38 +94,179 @@ def test_show(runs: Path, digests: dict[str, str]) -> None:
     assert "Parent:   none" in lines
     assert "Verified: not yet" in lines
     assert lines[-3:] == ["Meta:", "    loss: NaN", "    note: two\\nlines"]
-    assert [line.split(None, 1) for line in tree.splitlines()] == [
-        ["(root)", "dict       5 entries"],
-        ["frozen", "int64      4096       32.0 KiB  8 chunks"],
-        ["model", "dict       3 entries"],
-        ["model/weight", "float32    300 x 4     4.7 KiB  2 chunks, tie 0"],
-        ["model/bias", "float32    3          12 bytes"],
-        ["model/tied", "float32    300 x 4     4.7 KiB  2 chunks, tie 0"],
-        ["optimizer", "dict       3 entries"],
-        ["optimizer/lr", "float      0.5"],
-        ["optimizer/betas", "tuple      2 entries"],
-        ["optimizer/betas/0", "float      0.9"],
-        ["optimizer/betas/1", "float      0.999"],
-        ["optimizer/name", "str        'ad\\x1b[31mam'"],
-        ["step", "int        10"],
-        ["a~1b", "list       2 entries"],
-        ["a~1b/0", "bool       True"],
-        ["a~1b/1", "None       None"],
-    ] or [re.sub(r"\s+", " ", line) for line in tree.splitlines()] == [
-        "(root) dict 5 entries",
-        "frozen int64 4096 32.0 KiB 8 chunks",
-        "model dict 3 entries",
-        "model/weight float32 300 x 4 4.7 KiB 2 chunks, tie 0",
-        "model/bias float32 3 12 bytes",
-        "model/tied float32 300 x 4 4.7 KiB 2 chunks, tie 0",
-        "optimizer dict 3 entries",
-        "optimizer/lr float 0.5",
-        "optimizer/betas tuple 2 entries",
-        "optimizer/betas/0 float 0.9",
-        "optimizer/betas/1 float 0.999",
-        "optimizer/name str 'ad\\x1b[31mam'",
-        "step int 10",
-        "a~1b list 2 entries",
-        "a~1b/0 bool True",
-        "a~1b/1 None None",
+    assert tree == TREE
+
+
+#: Of the state in conftest.py, at step 10.
+TREE = """\
+(root)             dict     5 entries
+frozen             int64    4096            32.0 KiB  8 chunks
+model              dict     3 entries
+model/weight       float32  300 x 4          4.7 KiB  2 chunks, tie 0
+model/bias         float32  3               12 bytes
+model/tied         float32  300 x 4          4.7 KiB  2 chunks, tie 0
+optimizer          dict     3 entries
+optimizer/lr       float    0.5
+optimizer/betas    tuple    2 entries
+optimizer/betas/0  float    0.9
+optimizer/betas/1  float    0.999
+optimizer/name     str      'ad\\x1b[31mam'
+step               int      10
+a~1b               list     2 entries
+a~1b/0             bool     True
+a~1b/1             None     None
+"""
+
+
+def test_show_json(runs: Path) -> None:
+    head, *values = records("-s", runs, "show", "main~2")
+    with castore.open(runs, readonly=True) as store:
+        expected = store.resolve("main~2").to_dict()
+        tree = [{"type": "value", **entry.to_dict()} for entry in store.tree("main~2")]
+    # JSON has no NaN.
+    assert head.pop("meta") == {"loss": "NaN", "note": "two\nlines"}
+    assert expected.pop("meta")
+    assert head == {"type": "checkpoint", **expected, "branches": [], "tags": []}
+    assert values == tree
+
+
+def test_show_a_subtree(runs: Path) -> None:
+    assert text("-s", runs, "show", "retry:optimizer/betas").splitlines() == [
+        "optimizer/betas    tuple  2 entries",
+        "optimizer/betas/0  float  0.9",
+        "optimizer/betas/1  float  0.999",
     ]
+    assert text("-s", runs, "show", "main~2:") == TREE
+
+
+def test_show_a_tensor(runs: Path) -> None:
+    with castore.open(runs, readonly=True) as store:
+        [weight] = store.tree("main:model/weight")
+    assert text("-s", runs, "show", "main:model/weight") == (
+        "Path:    model/weight\n"
+        "Kind:    tensor\n"
+        "Dtype:   float32\n"
+        "Shape:   300 x 4\n"
+        "Bytes:   4,800 (4.7 KiB)\n"
+        "Tied to: model/tied\n"
+        "Chunks:  2\n"
+        f"    {weight.chunks[0]}\n    {weight.chunks[1]}\n"
+    )
+    assert record("-s", runs, "show", "main:model/weight") == {"type": "value", **weight.to_dict()}
+    small = text("-s", runs, "show", "main:model/bias")
+    assert "Bytes:  12\n" in small
+    assert "Chunks: none: it lies inside its tree\n" in small
+    assert "Tied" not in small
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("step", "30"), ("optimizer/lr", "0.5"), ("a~1b/0", "True"),
+     ("optimizer/name", "'ad\\x1b[31mam'")],
+)  # fmt: skip
+def test_show_a_value_is_the_value(runs: Path, path: str, value: str) -> None:
+    assert text("-s", runs, "show", f"main:{path}") == value + "\n"
+
+
+def test_show_what_is_not_there(runs: Path) -> None:
+    said = message("-s", runs, "show", "main:model/nope", code=2)
+    assert "model holds weight, bias, tied" in said
+
+
+# -- revisions ----------------------------------------------------------------------------------
+
+
+def test_rev_parse(runs: Path, digests: dict[str, str]) -> None:
+    main, before = digests["main"], digests["main~1"]
+    for words, printed in [
+        (["main"], [main]),
+        (["main~1", "v1", "main@step=20", "main@{1}", before[:6]], [before] * 5),
+        (["--short", "main", "v1"], [main[:12], before[:12]]),
+        (["--short=8", "main"], [main[:8]]),
+        (["--short=2", "main"], [main[:6]]),
+        (["--verify", "main"], [main]),
+        (["-q", "--verify", "main"], [main]),
+    ]:
+        assert text("-s", runs, "rev-parse", *words).splitlines() == printed, words
+    assert record("-s", runs, "rev-parse", "v1") == {
+        "type": "revision", "rev": "v1", "digest": before
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rev", "said"),
+    [
+        ("nosuch", "there is no branch, tag or checkpoint 'nosuch'; there is: main, retry, v1"),
+        ("main~9", "goes back too far"),
+        ("main@step=11", "no checkpoint of step 11"),
+        ("main@{99}", "has moved 3 times"),
+        ("main@{x}", "is no revision"),
+        ("v1@{1}", "is a tag"),
+        ("", "names no branch"),
+        ("abcdef123456", "there is no branch, tag or checkpoint"),
+    ],
+)
+def test_bad_revisions(runs: Path, rev: str, said: str) -> None:
+    assert said in message("-s", runs, "rev-parse", rev, code=2)
+    wrong = record("-s", runs, "show", rev, code=2)
+    assert (wrong["type"], wrong["code"]) == ("error", "bad-revision")
+    assert said in wrong["message"]
+
+
+def test_rev_parse_quiet(runs: Path) -> None:
+    for words in (["--verify", "-q", "nosuch"], ["--verify", "-q", "--json", "nosuch"]):
+        assert text("-s", runs, "rev-parse", *words, code=2) == ""
+    message("-s", runs, "rev-parse", "--verify", "main", "v1", code=2)
+    message("-s", runs, "rev-parse", "-q", "main", code=2)
+    message("-s", runs, "rev-parse", "main:step", code=2)
+    message("-s", runs, "rev-parse", code=2)
+
+
+@pytest.fixture
+def alike(empty: Path) -> tuple[Path, list[str]]:
+    """A store whose log adds two checkpoints with digests that begin alike."""
+    named = [Digest(bytes.fromhex("abcdef12" + c * 56)) for c in "34"]
+    zero = Digest(bytes(32))
+    with castore.open(empty) as store:
+        for step, name in enumerate(named):
+            add = Add("main", name, zero, zero, None, step, 0, "none", 0, 0, 0, 0, 0, None, ())
+            store._parts.log.append(lambda fold, add=add: (add,), "save")
+    return empty, [name.hex() for name in named]
+
+
+def test_an_ambiguous_prefix(alike: tuple[Path, list[str]]) -> None:
+    store, named = alike
+    said = message("-s", store, "rev-parse", "abcdef1", code=2)
+    assert "fits 2 checkpoints: abcdef123333 (step 0), abcdef124444 (step 1)" in said
+    wrong = record("-s", store, "log", "abcdef", code=2)
+    assert wrong["code"] == "ambiguous-revision"
+    assert wrong["candidates"] == named
+    # What is shortened stays a revision.
+    assert text("-s", store, "rev-parse", "--short=6", "main") == "abcdef124\n"
+    assert text("-s", store, "rev-parse", "abcdef124") == named[1] + "\n"
+
+
+# -- info ---------------------------------------------------------------------------------------
+
+
+def test_info(runs: Path, digests: dict[str, str]) -> None:
+    fields = dict(line.split(":", 1) for line in text("-s", runs, "info").splitlines())
+    fields = {name: value.strip() for name, value in fields.items()}
+    assert fields["Store"] == str(runs)
+    assert fields["Format"] == "version 1, chunks of 4.0 KiB"
+    assert fields["Branches"] == f"main {digests['main'][:12]}, retry {digests['retry'][:12]}"
+    assert fields["Tags"] == f"v1 {digests['v1'][:12]}"
+    assert fields["Checkpoints"] == "4 live, 0 verified"
+    assert fields["Packs"].startswith("12 files, 96.0 KiB; they hold states of 146.8 KiB, 1.5 ")
+    assert fields["Known damage"] == fields["Writers now"] == "none"
+    assert re.fullmatch(r"(now|\d+ \w+ ago) \(\d{4}-\d\d-\d\dT[\d:]{8}Z\)", fields["Last commit"])
+    # Silence is told.
+    assert fields["Last verification"] == "never"
+    with castore.open(runs, readonly=True) as store:
+        assert record("-s", runs, "info") == {"type": "store", **store.info().to_dict()}
+
+
+def test_info_of_an_empty_store(empty: Path) -> None:
+    shown = text("-s", empty, "info")
+    for line in ("Branches:          none", "Last commit:       never", "0 live, 0 verified"):
+        assert line in shown

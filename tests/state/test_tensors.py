@@ -263,7 +263,9 @@ def test_any_tensor_at_any_chunk_size(tensor: torch.Tensor, chunk_size: int) -> 
     assert_same(tensor, round_trip(tensor, chunk_size))
 
 
-@pytest.mark.parametrize("shape", [(3, 5000), (1, 20_000), (1025, 3), (7, 1023), (2, 3, 4099)])
+@pytest.mark.parametrize(
+    "shape", [(3, 5000), (1, 20_000), (1025, 3), (7, 1023), (2, 3, 4099), (300, 1100)]
+)
 def test_long_rows_short_rows_and_their_chunks(shape: tuple[int, ...]) -> None:
     tensor = torch.randn(shape)
     views = [tensor, tensor.transpose(0, -1), tensor[..., 1:], torch._neg_view(tensor)]
