@@ -15,16 +15,19 @@ from tests.support import ROOT
 ROOM = 160
 
 MEASURE = """
-import resource, sys, warnings
+import sys
 import torch, castore
-from castore.store import open_store
 
-def peak():  # MiB; the kernel forgets the peak on request, so each step has its own
-    return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) // 1024
+def status(name):  # MiB
+    with open("/proc/self/status") as lines:
+        return int(next(line for line in lines if line.startswith(name)).split()[1]) // 1024
+def peak():
+    return status("VmHWM")
 def now():
-    return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1]) // 1024
-def forget():
-    open("/proc/self/clear_refs", "w").write("5")
+    return status("VmRSS")
+def forget():  # the kernel forgets the peak on request, so each step has its own
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
 
 path, what = sys.argv[1:]
 with castore.open(path, create=True) as store:

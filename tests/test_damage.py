@@ -94,7 +94,7 @@ def test_a_flip_in_a_tensor_is_named_down_to_the_rows(tmp_path: Path) -> None:
     with castore.open(path, create=True, chunk_size=40_960) as store:  # 102 rows a chunk
         saved = store.save({"model": {"w": w}, "other": torch.randn(10_000)}, step=5)
         store.save({"model": {"w": w}, "other": torch.randn(10_000)}, step=6)
-    pack = next((path / "packs").glob(f"{'*'}/r00000-000.data.pack"))
+    pack = sorted((path / "packs").glob("*/r00000-000.data.pack"))[0]
     at = pack.read_bytes().find(w[500].numpy().tobytes())
     flip_bit(pack, at, 3)
     with castore.open(path) as store:

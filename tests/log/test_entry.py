@@ -82,15 +82,13 @@ LONG = entry(*(change for change in CHANGES.values() for _ in range(3)))
 
 
 def bits_to_flip(made: Entry) -> list[int]:
-    """All bits of head and record in both copies, and some of the padding."""
-    half = len(made.render()) // 2
+    """Bits of head, record and padding in both copies: all that hold something, of a short one."""
+    half = len(made.render()) * 4
     used = (48 + len(made.record())) * 8
     chosen = random.Random(7)
-    padding = [
-        half * 8 * copy + chosen.randrange(used, half * 8) for copy in (0, 1) for _ in range(60)
-    ]
-    step = 1 if used < 4000 else 5
-    return [half * 8 * copy + bit for copy in (0, 1) for bit in range(0, used, step)] + padding
+    held = list(range(used)) if used < 4000 else sorted(chosen.sample(range(used), 100))
+    padding = [chosen.randrange(used, half) for _ in range(30)]
+    return [half * copy + bit for copy in (0, 1) for bit in (*held, *padding)]
 
 
 @pytest.mark.parametrize("made", [SHORT, LONG], ids=["one block", "two blocks"])
