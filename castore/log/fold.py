@@ -39,6 +39,7 @@ from castore.log.entry import (
     parse_change,
 )
 from castore.model.digest import Digest, derived
+from castore.model.encoding import unpack
 from castore.model.packinfo import PackInfo
 
 __all__ = ["Branch", "Fold", "Live", "broken_needs", "is_present", "parse_fold", "render_fold"]
@@ -84,7 +85,7 @@ class Fold:
         branches, tags, pins: refs.  A removed branch stays, with an empty list, for its moves.
         gone: checkpoint -> the entry that let it go.
         verified: packs read back whole.
-        damaged: (pack path, digest) -> the checkpoints that the damage names; healed ones leave.
+        damaged: (pack path, digest) -> the checkpoints that the damage names: none, once healed.
         quarantined: packs out of service.
         leans: pack -> packs that hold bases of its records.
         windows: branch -> policy.
@@ -139,10 +140,7 @@ class Fold:
                     f"entry {entry.seq} names {entry.prev.short} as the record before it, "
                     f"but that is {self.chain.short}"
                 )
-            try:
-                self._apply_changes(entry.changes, entry.seq, entry.time)
-            except KeyError as e:
-                raise EntryError(f"entry {entry.seq} changes what is not there: {e}") from e
+            self._apply_changes(entry.changes, entry.seq, entry.time)
             self.seq, self.chain = entry.seq, entry.digest()
 
     def skip_lost(self, lost: Lost, time: int) -> None:
@@ -154,6 +152,12 @@ class Fold:
         self.seq, self.chain = lost.seq, lost.record
 
     def _apply_changes(self, changes: Iterable[Change], seq: int, time: int) -> None:
+        try:
+            self._apply_each(changes, seq, time)
+        except KeyError as e:
+            raise EntryError(f"entry {seq} changes what is not there: {e}") from e
+
+    def _apply_each(self, changes: Iterable[Change], seq: int, time: int) -> None:
         for change in changes:
             match change:
                 case Add():
@@ -201,14 +205,16 @@ class Fold:
                     raise EntryError(f"a change of kind {change.tag!r} is not understood")
 
     def _add(self, add: Add, seq: int) -> None:
-        if add.checkpoint in self.live:
-            self._let_go((add.checkpoint,), seq)
+        old = self.live.pop(add.checkpoint, None)
         self.gone.pop(add.checkpoint, None)
         paths = tuple(p.path for p in add.packs)
         # The packs go to the fold's own table, where equal ones are kept once.
         self.live[add.checkpoint] = Live(replace(add, packs=()), seq, paths)
         for pack in add.packs:
             self._use(pack)
+        if old is not None:  # added anew: what is known of its packs is not forgotten meanwhile
+            for path in old.packs:
+                self._unuse(path)
         branch = self.branches.get(add.branch, Branch((), ()))
         self.branches[add.branch] = Branch(
             (*branch.checkpoints, add.checkpoint), (*branch.moves, (seq, add.checkpoint))
@@ -272,7 +278,11 @@ class Fold:
     def _heal(self, digests: Collection[Digest], pack: PackInfo) -> None:
         named: set[Digest] = set()
         for key in [k for k in self.damaged if k[1] in digests]:
-            named.update(self.damaged.pop(key))
+            named.update(self.damaged[key])
+            # The damaged copy stays where it is: it must never count as present again.
+            self.damaged[key] = ()
+            if key[0] == pack.path:
+                del self.damaged[key]
         for digest in named:
             live = self.live.get(digest)
             if live is not None and pack.path not in live.packs:
@@ -378,11 +388,11 @@ def parse_fold(data: bytes, store: bytes) -> Fold:
     if data[: len(_MAGIC)] != _MAGIC or derived(_CONTEXT, body) != data[len(_MAGIC) : head]:
         raise EntryError("the fold file is damaged")
     try:
-        v = msgpack.unpackb(body, raw=False, max_bin_len=len(body), max_str_len=len(body))
+        v = unpack(body)
         if v["store"] != store:
             raise EntryError("the fold file is of another store")
         return _read_fold(v)
-    except (KeyError, TypeError, ValueError, IndexError) as e:
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as e:
         raise EntryError(f"the fold file is malformed: {e}") from e
 
 
@@ -392,7 +402,8 @@ def _read_fold(v: dict[str, Any]) -> Fold:
     fold.packs = {p.path: p for p in packs}
     for plain, seq, needs in v["live"]:
         add = parse_change(plain)
-        assert isinstance(add, Add)
+        if not isinstance(add, Add):
+            raise EntryError(f"a live checkpoint is told by {plain[0]!r}")
         fold.live[add.checkpoint] = Live(add, seq, tuple(packs[i].path for i in needs))
         for i in needs:
             fold.uses[packs[i].path] = fold.uses.get(packs[i].path, 0) + 1

@@ -207,10 +207,15 @@ def test_rev_parse(runs: Path, digests: dict[str, str]) -> None:
     ],
 )
 def test_bad_revisions(runs: Path, rev: str, said: str) -> None:
-    assert said in message("-s", runs, "rev-parse", rev, code=2)
     wrong = record("-s", runs, "show", rev, code=2)
     assert (wrong["type"], wrong["code"]) == ("error", "bad-revision")
     assert said in wrong["message"]
+
+
+def test_a_bad_revision_is_told_in_words_on_stderr(runs: Path) -> None:
+    assert message("-s", runs, "rev-parse", "nosuch", code=2) == (
+        "castore: there is no branch, tag or checkpoint 'nosuch'; there is: main, retry, v1\n"
+    )
 
 
 def test_rev_parse_quiet(runs: Path) -> None:

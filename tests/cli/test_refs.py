@@ -91,27 +91,27 @@ def test_remove_several(own: Path) -> None:
     assert text("-s", own, "tag") == ""
 
 
-@KINDS
 @pytest.mark.parametrize(
     "words",
     [
-        ["-d"],
-        ["-f"],
-        ["-d", "nosuch"],
-        ["-d", "-f", "v1"],
-        ["-v", "v1"],
-        ["a", "main", "main"],
-        ["a", "nosuch"],
-        ["a", "main:model"],
-        ["a b"],
-        ["..", "main"],
-        ["deadbeef"],
-        ["--", "-x"],
+        ["tag", "-d"],
+        ["branch", "-f"],
+        ["tag", "-d", "nosuch"],
+        ["branch", "-d", "nosuch"],
+        ["tag", "-d", "-f", "v1"],
+        ["branch", "-v", "main"],
+        ["tag", "a", "main", "main"],
+        ["branch", "a", "nosuch"],
+        ["tag", "a", "main:model"],
+        ["branch", "a b"],
+        ["tag", "..", "main"],
+        ["branch", "deadbeef"],
+        ["tag", "--", "-x"],
     ],
     ids=" ".join,
 )
-def test_wrong_usage_changes_nothing(runs: Path, kind: str, words: list[str]) -> None:
-    message("-s", runs, kind, *words, code=2)
+def test_wrong_usage_changes_nothing(runs: Path, words: list[str]) -> None:
+    message("-s", runs, *words, code=2)
     assert refs(runs, "tag").keys() == {"v1"}
     assert refs(runs, "branch").keys() == {"main", "retry"}
 
