@@ -22,6 +22,7 @@ from castore.errors import (
     CastoreWarning,
     CheckpointGone,
     NoCheckpoint,
+    SaveFailed,
     StoreNotFound,
     StoreUnreadable,
     UnsupportedFeature,
@@ -455,7 +456,15 @@ class Store:
         try:
             entry = self._parts.log.append(lambda f: tuple(changes(f)), f"{verb} {kind} {name}")
         except AppendFateUnknown as e:
-            raise StoreUnreadable(f"{e}; look with `castore log`", path=self.path) from e
+            raise SaveFailed(
+                f"{e}; look with `castore {kind}`", errno=e.cause.errno, fate_unknown=True
+            ) from e
+        except OSError as e:
+            raise SaveFailed(
+                f"{kind} {name} was not changed: {e.strerror or e} at {e.filename or self.path}",
+                errno=e.errno,
+                path=str(e.filename or self.path),
+            ) from e
         undo = None
         if old is not None and entry is not None:
             undo = f"castore {kind} {'-f ' if target else ''}{name} {old.hex()[:12]}"
@@ -477,7 +486,10 @@ class Store:
 
     def gc(self, *, dry_run: bool = False) -> GcReport:
         """Remove what killed and failed saves left.  Needs no free space."""
-        self._writable()
+        if dry_run:
+            self._open_or_raise()
+        else:
+            self._writable()
         return collect(self._storage, self._parts.log, dry_run=dry_run)
 
 
@@ -507,6 +519,10 @@ def open_store(
     where = Path(path)
     if create and readonly:
         raise UsageError("create=True and readonly=True exclude one another")
+    if not valid_chunk_size(chunk_size):
+        raise UsageError(
+            f"chunk_size is a multiple of 4096 between 4096 and 64 MiB, not {chunk_size}"
+        )
     if create:
         make_store_folder(where, CONFIG_NAME, KNOWN)
     try:
@@ -534,10 +550,6 @@ def _config(storage: LocalStorage, create: bool, chunk_size: int) -> StoreConfig
                 f"`castore init {storage.where}` makes one",
                 path=storage.where,
             ) from None
-    if not valid_chunk_size(chunk_size):
-        raise UsageError(
-            f"chunk_size is a multiple of 4096 between 4096 and 64 MiB, not {chunk_size}"
-        )
     storage.probe()
     for folder in FOLDERS:
         storage.make_folder(folder)

@@ -86,10 +86,10 @@ FILE_MODULES = {"shutil", "tempfile", "fcntl", "glob", "fileinput", "io.open", "
 #: Methods of pathlib.Path that touch a disk and whose names say so whatever they are called on.
 PATH_METHODS = {
     "read_bytes", "read_text", "write_bytes", "write_text", "hardlink_to", "symlink_to", "iterdir",
-    "rglob", "is_file", "is_dir", "is_symlink", "is_mount", "lstat", "touch", "rmdir", "resolve",
+    "rglob", "is_file", "is_dir", "is_symlink", "is_mount", "lstat", "touch", "rmdir",
 }  # fmt: skip
 #: More of them, with names that others have too: only where called on Path(...) itself.
-PATH_METHODS_ON_PATH = {"open", "unlink", "rename", "replace", "mkdir", "exists", "stat", "glob"}
+PATH_METHODS_ON_PATH = {"resolve", "open", "unlink", "rename", "replace", "mkdir", "exists", "stat", "glob"}
 
 CLOCK = {
     "time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.monotonic",

@@ -82,6 +82,8 @@ class Fold:
         live: live checkpoints, in the order they were added.
         packs: the packs that live checkpoints need, by path.
         uses: how many live checkpoints need each.
+        ids: pack id -> path, of the same packs.
+        metas: save id -> paths of its meta packs among them.
         branches, tags, pins: refs.  A removed branch stays, with an empty list, for its moves.
         gone: checkpoint -> the entry that let it go.
         verified: packs read back whole.
@@ -98,6 +100,8 @@ class Fold:
     live: dict[Digest, Live] = field(default_factory=dict)
     packs: dict[str, PackInfo] = field(default_factory=dict)
     uses: dict[str, int] = field(default_factory=dict)
+    ids: dict[Digest, str] = field(default_factory=dict)
+    metas: dict[str, tuple[str, ...]] = field(default_factory=dict)
     branches: dict[str, Branch] = field(default_factory=dict)
     tags: dict[str, Digest] = field(default_factory=dict)
     pins: dict[str, tuple[Digest, tuple[Any, ...]]] = field(default_factory=dict)
@@ -237,7 +241,11 @@ class Fold:
         )
 
     def _use(self, pack: PackInfo) -> None:
-        self.packs[pack.path] = pack
+        if pack.path not in self.packs:
+            self.packs[pack.path] = pack
+            self.ids[pack.id] = pack.path
+            if not pack.is_data:
+                self.metas[pack.save] = (*self.metas.get(pack.save, ()), pack.path)
         self.uses[pack.path] = self.uses.get(pack.path, 0) + 1
 
     def _unuse(self, path: str) -> None:
@@ -245,7 +253,12 @@ class Fold:
         if left:
             self.uses[path] = left
             return
-        del self.uses[path], self.packs[path]
+        pack = self.packs[path]
+        del self.uses[path], self.packs[path], self.ids[pack.id]
+        if not pack.is_data:
+            self.metas[pack.save] = tuple(p for p in self.metas[pack.save] if p != path)
+            if not self.metas[pack.save]:
+                del self.metas[pack.save]
         self.leans.pop(path, None)
         self.verified.discard(path)
         for key in [k for k in self.damaged if k[0] == path]:
@@ -399,14 +412,13 @@ def parse_fold(data: bytes, store: bytes) -> Fold:
 def _read_fold(v: dict[str, Any]) -> Fold:
     packs = [PackInfo(p, Digest(i), s) for p, i, s in v["packs"]]
     fold = Fold(seq=v["seq"], chain=Digest(v["chain"]))
-    fold.packs = {p.path: p for p in packs}
     for plain, seq, needs in v["live"]:
         add = parse_change(plain)
         if not isinstance(add, Add):
             raise EntryError(f"a live checkpoint is told by {plain[0]!r}")
         fold.live[add.checkpoint] = Live(add, seq, tuple(packs[i].path for i in needs))
         for i in needs:
-            fold.uses[packs[i].path] = fold.uses.get(packs[i].path, 0) + 1
+            fold._use(packs[i])
     for name, checkpoints, moves in v["branches"]:
         fold.branches[name] = Branch(
             tuple(map(Digest, checkpoints)),

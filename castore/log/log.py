@@ -77,18 +77,20 @@ class Log:
             UnsupportedFeature: the log says what this castore does not understand.
         """
         with self._lock:
-            base = self._fold or self._start()
-            fold = base.snapshot()
-            while (entry := self._next(fold)) is not None:
-                self._advance(fold, entry)
+            fold = self._fold or self._start()
+            mine = self._fold is None  # a fold that was handed out is never changed
+            while (step := self._next(fold.seq + 1)) is not None:
+                if not mine:
+                    fold, mine = fold.snapshot(), True
+                self._advance(fold, step)
             unknown = set(fold.required) - KNOWN_FEATURES
             if unknown:
                 raise UnsupportedFeature(
                     f"the store {self._storage.where} uses {', '.join(sorted(unknown))}, "
                     "which this castore does not know; use a newer castore"
                 )
-            self._fold = base if fold.seq == base.seq else fold
-            return self._fold
+            self._fold = fold
+            return fold
 
     def _start(self) -> Fold:
         """The newest fold file that fits its entry, or nothing."""
@@ -133,10 +135,9 @@ class Log:
                 path=name,
             ) from e
 
-    def _next(self, fold: Fold) -> Entry | None:
-        """The entry after a fold, past any that is declared lost; None at the head."""
+    def _next(self, seq: int) -> Entry | tuple[Lost, int] | None:
+        """Entry ``seq``, or what is known of it where it is lost; None past the head."""
         while True:
-            seq = fold.seq + 1
             try:
                 return self.entry(seq)
             except StoreUnreadable as e:
@@ -147,15 +148,19 @@ class Log:
                         continue  # it came, and another after it, since we looked
                 if (lost := self._lost(seq)) is None:
                     raise
-                fold.skip_lost(*lost)
+                return lost
 
-    def _advance(self, fold: Fold, entry: Entry) -> None:
+    def _advance(self, fold: Fold, step: Entry | tuple[Lost, int]) -> None:
+        seq = fold.seq + 1
         try:
-            fold.advance([entry])
+            if isinstance(step, Entry):
+                fold.advance([step])
+            else:
+                fold.skip_lost(*step)
         except EntryError as e:
             raise StoreUnreadable(
                 f"the log of {self._storage.where} is broken: {e}; run `castore fsck`",
-                path=entry_name(entry.seq),
+                path=entry_name(seq),
             ) from e
 
     def _exists(self, seq: int) -> bool:

@@ -54,9 +54,9 @@ def record_finding(
             place += (
                 f" rows {rows[0]}..{rows[1] - 1}" if rows[1] > rows[0] + 1 else f" row {rows[0]}"
             )
-    where = f"{damage.pack} at offset {damage.offset}" if damage.pack else "no pack"
-    if damage.offset is None and damage.pack:
-        where = damage.pack
+    where = f"packs/{damage.pack}" if damage.pack else "no pack"
+    if damage.pack and damage.offset is not None:
+        where += f" at offset {damage.offset}"
     comparison = ""
     if damage.expected and damage.code == "damaged-record":
         comparison = f", expected {damage.expected[:12]}, found {(damage.found or '')[:64]}"

@@ -199,7 +199,7 @@ class LmdbIndex:
 
     def _update(self, packs: list[PackInfo]) -> None:
         env = self._open()
-        unknown = [p for p in packs if p.id not in self._known]
+        unknown = [p for p in packs if p.id not in self._known]  # few: the rest was asked before
         if not unknown:
             return
         with env.begin() as txn:

@@ -104,12 +104,12 @@ def check_size(storage: Storage, info: PackInfo) -> None:
     if size is None:
         raise PackDamaged(
             Damage("missing-pack", info.path, None, f"{info.size} bytes", "no file",
-                   f"pack {info.path} is missing")
+                   f"{info.file} is missing")
         )  # fmt: skip
     if size != info.size:
         raise PackDamaged(
             Damage("wrong-size", info.path, min(size, info.size), f"{info.size} bytes",
-                   f"{size} bytes", f"pack {info.path} has {size} bytes, not {info.size}")
+                   f"{size} bytes", f"{info.file} has {size} bytes, not {info.size}")
         )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def read_record(
         [
             Damage(
                 "damaged-record", location.pack.path, record.offset, record.digest.hex(), found,
-                f"{location.pack.path} at {record.offset}: expected {record.digest.short}, "
+                f"{location.pack.file} at {record.offset}: expected {record.digest.short}, "
                 f"found {found[:12] if len(found) == 64 else found}",
             )
         ],
@@ -203,9 +203,9 @@ def unreadable(info: PackInfo, e: OSError) -> Damage:
     """An operating system error as damage."""
     if e.errno == errno.ENOENT:
         return Damage("missing-pack", info.path, None, f"{info.size} bytes", "no file",
-                      f"pack {info.path} is missing")  # fmt: skip
+                      f"{info.file} is missing")  # fmt: skip
     return Damage("unreadable", info.path, None, None, f"{e.strerror} (errno {e.errno})",
-                  f"pack {info.path} cannot be read: {e.strerror}")  # fmt: skip
+                  f"{info.file} cannot be read: {e.strerror}")  # fmt: skip
 
 
 class ChunkMap:
@@ -276,7 +276,7 @@ class PackSet:
             damage = e.damage
         except PackError as e:
             damage = Damage("damaged-table", info.path, None, info.id.hex(), None,
-                            f"pack {info.path}: {e}")  # fmt: skip
+                            f"{info.file}: {e}")  # fmt: skip
         except OSError as e:
             damage = unreadable(info, e)
         copy = self._table_copy(info) if info.is_data else None

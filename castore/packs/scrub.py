@@ -87,7 +87,7 @@ def scrub_pack(
             raise PackError(f"the header says save {header.save}")
     except PackError as e:
         damage = Damage("damaged-table", info.path, None, info.id.hex(), None,
-                        f"pack {info.path}: {e}")  # fmt: skip
+                        f"{info.file}: {e}")  # fmt: skip
         state.damages.append((None, damage))
     except OSError as e:
         state.damages.append((None, unreadable(info, e)))
@@ -145,6 +145,6 @@ def _stray_bytes(storage: Storage, info: PackInfo, table: Table, table_offset: i
             stray = len(data) - len(data.lstrip(b"\0"))
             out.append(
                 Damage("stray-bytes", info.path, start + stray, "zeros", "other bytes",
-                       f"pack {info.path} at {start + stray}: padding is not zero")
+                       f"{info.file} at {start + stray}: padding is not zero")
             )  # fmt: skip
     return out

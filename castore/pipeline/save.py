@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -254,14 +254,13 @@ class _Save:
 
     def _write_chunks(self, fold: Fold) -> Digest:
         packs = DataPacks(self.parts.storage, self._place(), self._numbers["data"].__next__)
-        by_id = {info.id: info for info in fold.packs.values() if info.is_data}
 
         def known(digests: Sequence[Digest]) -> list[str | None]:
             where: list[str | None] = [self.own.get(d) for d in digests]
-            if by_id and (asked := [i for i, w in enumerate(where) if w is None]):
+            if fold.packs and (asked := [i for i, w in enumerate(where) if w is None]):
                 found = self.parts.index.find([digests[i] for i in asked])
                 for i, places in zip(asked, found, strict=True):
-                    where[i] = self._present(fold, digests[i], places, by_id)
+                    where[i] = self._present(fold, digests[i], places)
             return where
 
         self.run_state.new_bytes = self.run_state.done_bytes = 0
@@ -279,20 +278,24 @@ class _Save:
         digests = (d for c in self.description.contents for d in c.digests or ())
         return derived("castore 1 contents", b"".join(digests))
 
-    def _present(
-        self, fold: Fold, digest: Digest, places: Iterable[Found], by_id: dict[Digest, PackInfo]
-    ) -> str | None:
+    def _present(self, fold: Fold, digest: Digest, places: Iterable[Found]) -> str | None:
         """The pack in which a digest is present, by the positive rule; noted as relied on."""
-        for ident, _ in places:
-            info = by_id.get(ident)
-            if (
-                info is not None
-                and is_present(fold, info.path, digest)
-                and self._file_is_there(info)
-            ):
+        for info in self._present_in(fold, digest, places):
+            if info.is_data:
                 self.relied.add((info.path, digest))
                 return info.path
         return None
+
+    def _present_in(
+        self, fold: Fold, digest: Digest, places: Iterable[Found]
+    ) -> Iterator[PackInfo]:
+        """The packs among the index's answers in which a digest is present."""
+        for ident, _ in places:
+            path = fold.ids.get(ident)
+            if path is not None and is_present(fold, path, digest):
+                info = fold.packs[path]
+                if self._file_is_there(info):
+                    yield info
 
     def _file_is_there(self, info: PackInfo) -> bool:
         if info.path not in self._sizes:
@@ -420,17 +423,12 @@ class _Save:
         self, fold: Fold, objects: dict[Digest, tuple[Kind, bytes]]
     ) -> list[PackInfo]:
         """Take out of ``objects`` what a live meta pack and its twin hold; return those packs."""
-        by_id = {info.id: info for info in fold.packs.values() if not info.is_data}
-        if not by_id:
+        if not fold.packs:
             return []
         relied: dict[str, PackInfo] = {}
         digests = list(objects)
         for digest, places in zip(digests, self.parts.index.find(digests), strict=True):
-            kept = {}
-            for ident, _ in places:
-                info = by_id.get(ident)
-                if info and is_present(fold, info.path, digest) and self._file_is_there(info):
-                    kept[info.path] = info
+            kept = {info.path: info for info in self._present_in(fold, digest, places)}
             for info in kept.values():
                 twins = [f"{info.save}/{n}" for n in meta_names(info.path.partition("/")[2])]
                 if all(t in kept for t in twins):
@@ -448,9 +446,8 @@ class _Save:
         foreign.update((info.path, info) for info in foreign_meta)
         # A data pack keeps its save's meta packs: they hold its table's second copy.
         saves = {info.save for info in foreign.values() if info.is_data}
-        for info in fold.packs.values():
-            if not info.is_data and info.save in saves:
-                foreign[info.path] = info
+        for save_id in saves:
+            foreign.update((path, fold.packs[path]) for path in fold.metas.get(save_id, ()))
         return (*(foreign[p] for p in sorted(foreign)), *(p.info for p in data))
 
     def _note_alarms(self, head: Live | None, contents: Digest) -> None:

@@ -174,8 +174,8 @@ class _Fsck:
         self._note(
             "missing-log-entry" if missing else "damaged-log-entry",
             "damage",
-            f"{e}. Entries {seq} to {max(last, seq)} could not be followed: what they say is not "
-            "checked here",
+            f"{str(e).removesuffix('; run `castore fsck`')}. What entries {seq} to "
+            f"{max(last, seq)} say could not be followed, and is not checked here",
             entry_name(seq),
         )
 
@@ -332,7 +332,8 @@ class _Fsck:
         for save in sorted({f.save for f in debris if f.save}):
             mine = [f for f in debris if f.save == save]
             size = sum(f.size for f in mine)
-            text = f"packs/{save}: {len(mine)} files, {size:,} bytes that no log entry needs"
+            files = "1 file" if len(mine) == 1 else f"{len(mine)} files"
+            text = f"packs/{save}: {files}, {size:,} bytes that no log entry needs"
             if (branch := self._uncommitted(mine)) is not None:
                 self._note(
                     "uncommitted-save",
@@ -372,4 +373,4 @@ def _unlogged(storage: Storage, item: Found) -> PackInfo:
 
 
 def _metas(fold: Fold, info: PackInfo) -> list[PackInfo]:
-    return [p for p in fold.packs.values() if not p.is_data and p.save == info.save]
+    return [fold.packs[path] for path in fold.metas.get(info.save, ())]

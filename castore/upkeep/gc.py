@@ -56,7 +56,7 @@ def gc(storage: Storage, log: Log, *, dry_run: bool = False) -> GcReport:
     found: list[Found] = []
 
     def decide(fold: Fold) -> Sequence[Change]:
-        found[:] = survey(storage, fold, listed)
+        found[:] = survey(storage, fold, listed, may_write=not dry_run)
         assert_needed_are_there(storage, fold)
         debris = (f.name.removeprefix("packs/") for f in found if f.what == "debris")
         condemned = plan_condemned(fold, debris)

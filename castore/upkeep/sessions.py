@@ -60,8 +60,12 @@ def session_ids(storage: Storage) -> list[str]:
     return [name for name in storage.list("sessions") if SAVE_ID.fullmatch(name)]
 
 
-def is_live(storage: Storage, save: str, *, silence: float = SILENCE) -> bool:
-    """Whether a save's writer may still be at work."""
+def is_live(storage: Storage, save: str, *, may_write: bool, silence: float = SILENCE) -> bool:
+    """Whether a save's writer may still be at work.
+
+    Where this machine cannot tell, silence decides, by the storage's own clock; asking that clock
+    takes a write, and without ``may_write`` the answer is that the writer lives.
+    """
     name = f"sessions/{save}"
     try:
         data = storage.read(name)
@@ -73,7 +77,8 @@ def is_live(storage: Storage, save: str, *, silence: float = SILENCE) -> bool:
         alive = process_alive(ProcessIdentity(**record))
         if alive is not None:
             return alive
-    # Another host, or a torn record: by silence, measured by the storage's own clock.
+    if not may_write:
+        return True
     try:
         probe = f"sessions/probe-{random_bytes(8).hex()}"
         storage.write_advice(probe, b"")

@@ -51,11 +51,16 @@ def _listable(storage: Storage) -> list[str]:
     return [name for name in storage.list("packs") if SAVE_ID.fullmatch(name)]
 
 
-def survey(storage: Storage, fold: Fold, listed: dict[str, list[str]]) -> list[Found]:
-    """Every file that ``fold`` does not need, with what it is."""
+def survey(
+    storage: Storage, fold: Fold, listed: dict[str, list[str]], *, may_write: bool = False
+) -> list[Found]:
+    """Every file that ``fold`` does not need, with what it is.
+
+    ``may_write`` as for :func:`castore.upkeep.sessions.is_live`.
+    """
     out: list[Found] = []
     for save, names in listed.items():
-        live = is_live(storage, save)
+        live = is_live(storage, save, may_write=may_write)
         if not names:
             out.append(Found(f"packs/{save}", 0, "in-flight" if live else "folder", save))
         for name in names:
@@ -82,7 +87,7 @@ def survey(storage: Storage, fold: Fold, listed: dict[str, list[str]]) -> list[F
                 out.append(Found(prefix + name, storage.size(prefix + name) or 0, "temporary"))
             elif folder == "sessions":
                 if SAVE_ID.fullmatch(name):
-                    if not is_live(storage, name):
+                    if not is_live(storage, name, may_write=may_write):
                         out.append(Found(prefix + name, 0, "session", name))
                 elif not name.startswith("probe-"):
                     out.append(Found(prefix + name, 0, "stranger"))

@@ -52,7 +52,7 @@ def test_init_chunk_size(tmp_path: Path, said: str, size: int) -> None:
 @pytest.mark.parametrize("said", ["5", "0", "1G", "-4096", "4Q", "many"])
 def test_init_refuses_odd_chunk_sizes(tmp_path: Path, said: str) -> None:
     message("init", tmp_path / "new", f"--chunk-size={said}", code=2)
-    assert not (tmp_path / "new" / "castore.json").exists()
+    assert not (tmp_path / "new").exists()
 
 
 def test_init_refuses_what_is_something_else(tmp_path: Path) -> None:
