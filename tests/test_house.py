@@ -89,7 +89,9 @@ PATH_METHODS = {
     "rglob", "is_file", "is_dir", "is_symlink", "is_mount", "lstat", "touch", "rmdir",
 }  # fmt: skip
 #: More of them, with names that others have too: only where called on Path(...) itself.
-PATH_METHODS_ON_PATH = {"resolve", "open", "unlink", "rename", "replace", "mkdir", "exists", "stat", "glob"}
+PATH_METHODS_ON_PATH = {
+    "resolve", "open", "unlink", "rename", "replace", "mkdir", "exists", "stat", "glob",
+}  # fmt: skip
 
 CLOCK = {
     "time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.monotonic",

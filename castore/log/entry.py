@@ -266,7 +266,10 @@ _KINDS: dict[str, type[Change]] = {
 
 
 def pack_packs(packs: tuple[PackInfo, ...]) -> list[Any]:
-    """Packs in order, neighbours of one save together: ``[[save, [[name, id, size], ...]], ...]``."""
+    """Packs in order, those of one save that are neighbours together.
+
+    ``[[save id, [[file name, id, size], ...]], ...]``
+    """
     return [
         [save, [[p.path[len(save) + 1 :], bytes(p.id), p.size] for p in group]]
         for save, group in groupby(packs, key=lambda p: p.save)

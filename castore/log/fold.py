@@ -240,12 +240,15 @@ class Fold:
             tuple(c for c in branch.checkpoints if c not in checkpoints), branch.moves
         )
 
+    def _learn(self, pack: PackInfo) -> None:
+        self.packs[pack.path] = pack
+        self.ids[pack.id] = pack.path
+        if not pack.is_data:
+            self.metas[pack.save] = (*self.metas.get(pack.save, ()), pack.path)
+
     def _use(self, pack: PackInfo) -> None:
         if pack.path not in self.packs:
-            self.packs[pack.path] = pack
-            self.ids[pack.id] = pack.path
-            if not pack.is_data:
-                self.metas[pack.save] = (*self.metas.get(pack.save, ()), pack.path)
+            self._learn(pack)
         self.uses[pack.path] = self.uses.get(pack.path, 0) + 1
 
     def _unuse(self, path: str) -> None:
@@ -412,6 +415,8 @@ def parse_fold(data: bytes, store: bytes) -> Fold:
 def _read_fold(v: dict[str, Any]) -> Fold:
     packs = [PackInfo(p, Digest(i), s) for p, i, s in v["packs"]]
     fold = Fold(seq=v["seq"], chain=Digest(v["chain"]))
+    for pack in packs:
+        fold._learn(pack)
     for plain, seq, needs in v["live"]:
         add = parse_change(plain)
         if not isinstance(add, Add):
