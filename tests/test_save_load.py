@@ -425,6 +425,40 @@ def test_big_tensor_of_many_chunks_and_odd_rows(path: Path) -> None:
         assert 0 < saved.report.new_bytes <= 4096  # one chunk
 
 
+@pytest.mark.parametrize("when", ["before the link", "after the link", "after the entry"])
+def test_an_interrupt_around_the_commit_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    import os
+
+    from castore.packs.index import LmdbIndex
+
+    state = {"w": torch.randn(100_000)}
+    with castore.open(path, create=True) as store:
+        store.save({"w": torch.zeros(100_000)}, step=1)
+        link, add = os.link, LmdbIndex.add
+
+        def interrupted(*args: object, **kwargs: object) -> None:
+            if when == "after the link":
+                link(*args, **kwargs)
+            raise KeyboardInterrupt
+
+        if when == "after the entry":
+            monkeypatch.setattr(LmdbIndex, "add", interrupted)
+        else:
+            monkeypatch.setattr(os, "link", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.save(state, step=2)
+        monkeypatch.setattr(os, "link", link)
+        monkeypatch.setattr(LmdbIndex, "add", add)
+        landed = when != "before the link"
+        assert [c.step for c in store.log()] == ([2, 1] if landed else [1])
+        assert torch.equal(store.load()["w"], state["w"]) is landed
+        store.gc()
+        assert store.fsck().ok
+        assert torch.equal(store.load()["w"], state["w"]) is landed
+
+
 def test_errors_pickle(path: Path) -> None:
     castore.save({"a": 1}, path)
     for act in (lambda: castore.load(path, "x"), lambda: castore.load(path / "no")):

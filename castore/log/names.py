@@ -44,6 +44,8 @@ def _broken_rule(name: object) -> str | None:
         return "a part of it is empty, begins with '.' or ends with '.lock'"
     if ".." in name or "@{" in name or name.endswith(".") or name.startswith("-") or name == "@":
         return "it holds '..' or '@{', begins with '-', ends with '.', or is '@'"
+    if "@step=" in name:
+        return "it would read as a step of another branch"
     if _HEX.fullmatch(name):
         return "it would read as a digest"
     return None

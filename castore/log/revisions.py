@@ -26,7 +26,10 @@ __all__ = ["MIN_PREFIX", "Revision", "parse_revision", "resolve"]
 MIN_PREFIX = 6
 
 _PREFIX = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX},64}}")
-_SUFFIX = re.compile(r"~(?P<back>\d*)|@\{(?P<moves>\d+)\}|@step=(?P<step>-?\d+)")
+#: No number of ours is longer, and Python refuses to read very long ones.
+_SUFFIX = re.compile(
+    r"~(?P<back>\d{0,18})|@\{(?P<moves>\d{1,18})\}|@step=(?P<step>-?\d{1,19})", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,8 @@ class _Save:
     stored_bytes: int = 0
     warnings: list[str] = field(default_factory=list)
     s0: int | None = None
+    #: Whether the entry may exist: from then on nothing of the save's own is deleted by it.
+    may_exist: bool = False
     _sizes: dict[str, bool] = field(default_factory=dict)
     _numbers: dict[str, itertools.count[int]] = field(
         default_factory=lambda: {"data": itertools.count(), "meta": itertools.count()}
@@ -179,11 +181,12 @@ class _Save:
                     path=e.cause.filename,
                     fate_unknown=True,
                 ) from e
-            except OSError as e:
+            except OSError as e:  # the log says so only of an entry that was not created
                 self._clean_up()
                 raise self._failed(e) from e
             except BaseException:
-                self._clean_up()
+                if not self.may_exist:
+                    self._clean_up()
                 raise
 
     def _run(self) -> Saved:
@@ -471,6 +474,7 @@ class _Save:
             self._read_back(add.packs, log.fold())
 
         def decide(fold: Fold) -> Sequence[Change]:
+            self.may_exist = False  # asked (again): whatever was tried before was another's number
             self._head(fold)
             condemned = log.condemned_between(s0, fold.seq)
             mine = {p.path for p in add.packs if p.save == self.id}
@@ -479,6 +483,7 @@ class _Save:
                 is_present(fold, path, digest) for path, digest in written.relied
             ):
                 raise _LookAgain(None if condemned is None else gone & mine)
+            self.may_exist = True  # an interrupt may come between the link and our knowing of it
             if self.options.verify:
                 return (add, Verified(tuple(p.path for p in add.packs)))
             return (add,)

@@ -120,7 +120,8 @@ _changes = st.one_of(
 def _histories(draw: st.DrawFn) -> list[tuple[Change, ...]]:
     """Entries of one to three changes; the first ones put something on every branch."""
     begin: list[Change] = [
-        adds(branch, CHECKPOINTS[i], tuple(PACKS[i : i + 3]), i) for i, branch in enumerate(BRANCHES)
+        adds(branch, CHECKPOINTS[i], tuple(PACKS[i : i + 3]), i)
+        for i, branch in enumerate(BRANCHES)
     ]
     flat = begin + draw(st.lists(_changes, min_size=4, max_size=30))
     history = []
@@ -468,7 +469,11 @@ def test_a_lost_entry_takes_effect_in_its_place() -> None:
     one, two = PACKS[:2]
     whole = Fold()
     entries = []
-    for changes in ((adds("main", a, (one,), 1),), (adds("main", b, (two,), 2),), (SetTag("x", a),)):
+    for changes in (
+        (adds("main", a, (one,), 1),),
+        (adds("main", b, (two,), 2),),
+        (SetTag("x", a),),
+    ):
         entries.append(entry_after(whole, changes))
         whole = whole.apply(entries[-1])
     mended = Fold()
