@@ -65,6 +65,7 @@ class Log:
         self._readonly = readonly
         self._fold: Fold | None = None
         self._durable = 0  # the highest entry whose name this process knows to be durable
+        self._folded = 0  # the highest entry that a sound fold file rests on
         self._lock = threading.RLock()
 
     # -- reading ----------------------------------------------------------------------------------
@@ -83,6 +84,13 @@ class Log:
                 if not mine:
                     fold, mine = fold.snapshot(), True
                 self._advance(fold, step)
+            if fold.seq < self._folded:  # a number is never reused: what ended here went on once
+                name = entry_name(fold.seq + 1)
+                raise StoreUnreadable(
+                    f"log entry {fold.seq + 1} ({name}) of {self._storage.where} is missing: "
+                    f"{fold_name(self._folded)} rests on it; run `castore fsck`",
+                    path=name,
+                )
             unknown = set(fold.required) - KNOWN_FEATURES
             if unknown:
                 raise UnsupportedFeature(
@@ -97,8 +105,10 @@ class Log:
         for seq in self.fold_files():
             with contextlib.suppress(OSError, EntryError, StoreUnreadable, UnsupportedFeature):
                 fold = parse_fold(self._storage.read(fold_name(seq)), self._store)
-                if fold.seq == seq and self.entry(seq).digest() == fold.chain:
-                    return fold
+                if fold.seq == seq:
+                    self._folded = max(self._folded, seq)
+                    if self.entry(seq).digest() == fold.chain:
+                        return fold
         return Fold()
 
     def fold_files(self) -> list[int]:

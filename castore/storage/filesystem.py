@@ -75,8 +75,8 @@ def make_store_folder(path: str | Path, marker: str, known: Collection[str]) -> 
     where = Path(path).absolute()
     try:
         os.mkdir(where)
-    except FileNotFoundError as e:
-        raise StoreNotFound(f"{where.parent} does not exist: make it first") from e
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise StoreNotFound(f"{where.parent} is no folder: make it first") from e
     except FileExistsError:
         if not where.is_dir():
             raise UsageError(f"{where} is a file; a store is a folder") from None

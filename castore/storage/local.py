@@ -90,9 +90,26 @@ class LocalStorage:
 
     # -- reading ----------------------------------------------------------------------------------
 
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[int]:
+        """A descriptor to read from.
+
+        Those of packs are kept: a pack's name never stands for another file.  A log entry may be
+        mended, or be gone, and a session's record is replaced at every beat.
+        """
+        if name.startswith("packs/"):
+            with self._files.reading(name) as fd:
+                yield fd
+            return
+        fd = self._open(name, _READ)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Bytes of a file."""
-        with self._files.reading(name) as fd:
+        with self._reading(name) as fd:
             if length is None:
                 length = max(0, os.fstat(fd).st_size - offset)
             parts = []
@@ -109,7 +126,7 @@ class LocalStorage:
         """Fill ``out`` from a file."""
         if device:
             return self._read_device(name, offset, out)
-        with self._files.reading(name) as fd:
+        with self._reading(name) as fd:
             return _fill(fd, offset, out)
 
     def _read_device(self, name: str, offset: int, out: memoryview) -> int:

@@ -69,7 +69,10 @@ def test_packs_come_back_in_their_order(found: tuple[PackInfo, ...]) -> None:
 
 def test_packs_of_one_save_name_it_once() -> None:
     assert pack_packs((OWN, META, FOREIGN)) == [
-        [OWN.save, [["r00000-000.data.pack", OWN.id, 8192], ["r00000-000.meta.pack", META.id, 4096]]],
+        [
+            OWN.save,
+            [["r00000-000.data.pack", OWN.id, 8192], ["r00000-000.meta.pack", META.id, 4096]],
+        ],
         [FOREIGN.save, [["r00003-012.data.pack", FOREIGN.id, 1 << 33]]],
     ]  # fmt: skip
 

@@ -69,8 +69,8 @@ PATHS = [p.path for p in PACKS + NEW_PACKS]
 
 def adds(branch: str, checkpoint: Digest, packs: tuple[PackInfo, ...], step: int | None) -> Add:
     return Add(
-        branch, checkpoint, Digest(digest(1)), Digest(digest(2)), None, step, 5, SAVES[0], 0, 3, 100,
-        50, 60, None, packs,
+        branch, checkpoint, Digest(digest(1)), Digest(digest(2)), None, step, 5, SAVES[0], 0, 3,
+        100, 50, 60, None, packs,
     )  # fmt: skip
 
 
