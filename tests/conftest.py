@@ -19,7 +19,7 @@ ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 # "ci" draws the same examples each time, so a red run is red again; "campaign" draws new ones.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, max_examples=60, database=None, **_common)
-settings.register_profile("campaign", max_examples=5000, print_blob=True, **_common)
+settings.register_profile("campaign", max_examples=500, print_blob=True, **_common)
 settings.load_profile("campaign" if CAMPAIGN else "ci")
 
 

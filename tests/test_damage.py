@@ -15,7 +15,7 @@ import castore
 from castore.store import fsck_path
 from tests.support import flip_bit, same, training_state, truth_files
 
-FLIPS = {False: 120, True: 5000}
+FLIPS = {False: 120, True: 1500}
 
 
 @pytest.fixture(scope="module")

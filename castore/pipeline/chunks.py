@@ -115,7 +115,7 @@ class _Slots:
         try:
             return self._free.pop()
         except IndexError:
-            return mmap.mmap(-1, self._size)
+            return mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def give(self, slot: mmap.mmap) -> None:
         self._free.append(slot)

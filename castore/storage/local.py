@@ -31,8 +31,8 @@ __all__ = ["LocalStorage"]
 OPEN_FILES = 12
 #: Threads that write: enough to keep a queue at the device, few enough for any machine.
 WRITE_THREADS = 2
-#: Buffers: one open in each of up to two files, the rest on their way to the device.
-WRITE_BUFFERS = 5
+#: Full buffers on their way to the device; each file has one more, which it is filling.
+WRITE_BUFFERS = 4
 
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -238,7 +238,8 @@ class LocalStorage:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(leaf, dir_fd=folder)
                 fd = os.open(leaf, flags, 0o666, dir_fd=folder)
-        return StreamFile(fd, direct, self._pool, self._writing_threads())
+        threads = self._writing_threads()  # first: after a fork it makes the pool anew, too
+        return StreamFile(fd, direct, self._pool, threads)
 
     def _writing_threads(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -368,7 +369,7 @@ def _fill(fd: int, offset: int, out: memoryview) -> int:
 def _fill_aligned(fd: int, offset: int, out: memoryview) -> int:
     """Read with O_DIRECT: by whole pages into an aligned buffer, then copied out."""
     done = 0
-    with mmap.mmap(-1, BLOCK) as buffer:
+    with mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as buffer:
         while done < len(out):
             start = (offset + done) // PAGE * PAGE
             skip = offset + done - start

@@ -13,8 +13,9 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 __all__ = ["BLOCK", "PAGE", "BufferPool", "StreamFile"]
 
@@ -25,21 +26,38 @@ BLOCK = 4 << 20
 
 
 class BufferPool:
-    """A bounded set of page-aligned buffers: taking one waits until one is free."""
+    """Page-aligned buffers, and the bound on how many may be on their way to the device.
 
-    def __init__(self, count: int, size: int = BLOCK) -> None:
-        self._free: SimpleQueue[mmap.mmap | None] = SimpleQueue()
+    The buffer that a file is filling never waits, or files begun together could wait for one
+    another for ever; handing over a full one does.
+    """
+
+    def __init__(self, in_flight: int, size: int = BLOCK) -> None:
+        self._free: SimpleQueue[mmap.mmap] = SimpleQueue()
+        self._kept = in_flight + 1
+        self._room = threading.Semaphore(in_flight)
         self._size = size
-        for _ in range(count):
-            self._free.put(None)  # made when first needed
 
     def take(self) -> mmap.mmap:
         """A buffer whose contents are anything."""
-        return self._free.get() or mmap.mmap(-1, self._size)
+        try:
+            return self._free.get_nowait()
+        except Empty:
+            # Private: a forked child must never find its bytes in its parent's buffers.
+            return mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def give(self, buffer: mmap.mmap) -> None:
         """Return a buffer."""
-        self._free.put(buffer)
+        if self._free.qsize() < self._kept:
+            self._free.put(buffer)
+
+    def depart(self) -> None:
+        """Wait until one more may be on its way."""
+        self._room.acquire()
+
+    def arrive(self) -> None:
+        """One that departed is written, or failed."""
+        self._room.release()
 
 
 class StreamFile:
@@ -61,7 +79,7 @@ class StreamFile:
         return self._written + self._used
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Copy bytes into the stream; waits while all buffers are being written."""
+        """Copy bytes into the stream; waits while enough of them are on their way."""
         view = memoryview(data).cast("B")
         start, end = 0, len(view)
         while start < end:
@@ -79,7 +97,12 @@ class StreamFile:
         buffer, n = self._buffer, self._used
         assert buffer is not None
         self._buffer, self._used = None, 0
-        self._pending.append(self._threads.submit(self._write, buffer, n, self._written))
+        self._pool.depart()
+        try:
+            self._pending.append(self._threads.submit(self._write, buffer, n, self._written))
+        except BaseException:
+            self._pool.arrive()
+            raise
         self._written += n
 
     def _write(self, buffer: mmap.mmap, n: int, offset: int) -> None:
@@ -99,6 +122,7 @@ class StreamFile:
                 offset += done
         finally:
             self._pool.give(buffer)
+            self._pool.arrive()
 
     def _go_through_cache(self) -> None:
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
