@@ -157,19 +157,29 @@ class RefConflict(CastoreError):
         branch: the branch's name.
         expected: digest (hex) this store last saw there, or None.
         actual: digest (hex) that stands there now, or None.
-        by: who moved it (host, pid), and ``when`` (ISO time).
+        by: who moved it (host, pid), or None where that cannot be read.
+        seq: the log entry that did.
     """
 
     code = "ref-conflict"
     branch: str = ""
     expected: str | None = None
     actual: str | None = None
+    by: str | None = None
+    seq: int = 0
 
 
 class CheckpointGone(CastoreError):
-    """The checkpoint existed, and was let go: the message says by whom, when and why."""
+    """The checkpoint existed, and was let go: the message says by whom, when and why.
+
+    Attributes:
+        checkpoint: its digest, hex.
+        seq: the log entry that let it go, where known.
+    """
 
     code = "checkpoint-gone"
+    checkpoint: str = ""
+    seq: int | None = None
 
 
 class CorruptionError(CastoreError):
@@ -198,7 +208,7 @@ class SaveFailed(CastoreError):
     Attributes:
         errno: the system's error number, or None.
         path: the file concerned.
-        needed: bytes that the save still had to write, where known.
+        needed: bytes that the save needs at most: new ones met so far, and all not yet looked at.
         free: bytes free on the store's file system, where known.
         fate_unknown: True where the entry may exist or appear: look with ``castore log``.
     """

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
+import os
 import threading
 import warnings as python_warnings
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,7 @@ from typing import Any
 from castore.errors import (
     BadRevision,
     BadState,
+    CastoreError,
     CastoreWarning,
     CheckpointGone,
     NoCheckpoint,
@@ -59,10 +62,11 @@ from castore.reports import (
 from castore.storage.filesystem import is_local_file_system, make_store_folder, real_path
 from castore.storage.local import LocalStorage
 from castore.system import cache_dir, identity, random_bytes
+from castore.upkeep.config import read_config
 from castore.upkeep.fsck import fsck as check_store
 from castore.upkeep.gc import gc as collect
 from castore.upkeep.reserve import RESERVE_NAME, make_reserve
-from castore.upkeep.sessions import session_ids
+from castore.upkeep.sessions import is_live, session_ids
 from castore.upkeep.survey import KNOWN
 
 __all__ = ["Store", "fsck_path", "load", "open_store", "save"]
@@ -97,7 +101,12 @@ class Store:
         self._lock = threading.RLock()
         self._closed = False
         #: What this store has seen of each branch: where a save expects it to stand.
-        self._seen: dict[str, Digest] = dict(self._first_fold().heads())
+        self._seen: dict[str, Digest] = {}
+        self._seen_at = 0  # the entry at which it looked last
+        fold = self._first_fold()
+        for name in fold.branches:
+            self._see(name, fold)
+        _STORES.add(self)
 
     # -- opening and closing ----------------------------------------------------------------------
 
@@ -230,7 +239,9 @@ class Store:
             )
             saved = save_state(self._parts, description, options)
             self._seen[branch] = saved.checkpoint
-            with contextlib.suppress(OSError):
+            self._seen_at = max(self._seen_at, saved.seq)
+            # The checkpoint exists: what goes wrong from here on is the next call's to say.
+            with contextlib.suppress(OSError, CastoreError):
                 self._parts.log.tidy()
             make_reserve(self._storage)
         for text in saved.warnings:
@@ -243,7 +254,11 @@ class Store:
         self,
         rev: str = "main",
         *,
+        only: Any = None,
+        device: Any = None,
         verify: bool = True,
+        mmap: bool = False,
+        fallback: bool = False,
         progress: Progress | None = None,
     ) -> Any:
         """The state of a checkpoint, or with ``REV:PATH`` the value at a key path.
@@ -253,6 +268,10 @@ class Store:
 
         Args:
             rev: a revision, see :meth:`resolve`.
+            only: not in this version.
+            device: not in this version.
+            mmap: not in this version.
+            fallback: not in this version.
             verify: False skips hashing the chunks: for measuring, not for training.
             progress: called with numbers of bytes as they are read.
 
@@ -262,13 +281,13 @@ class Store:
             CorruptionError: something is damaged; nothing is returned.
         """
         self._open_or_raise()
+        _refuse_unbuilt(only=only, device=device, mmap=mmap or None, fallback=fallback or None)
         revision = parse_revision(rev)
         fold = self._parts.log.fold()
         live = self._resolve(revision, fold)
         state, report = load_state(
             self._parts, fold, live, revision.path, verify=verify, progress=progress
         )
-        self._see(revision, fold)
         self.last_report = report
         for text in report.healed:
             _warn(
@@ -280,17 +299,29 @@ class Store:
     # -- looking ----------------------------------------------------------------------------------
 
     def _resolve(self, revision: Revision, fold: Fold) -> Live:
+        self._see(revision.base, fold)
         if not fold.live and not fold.gone and revision.base == "main":
             raise NoCheckpoint(f"{self.path} holds no checkpoint yet")
         return resolve(revision, fold, self._parts.log)
 
-    def _see(self, revision: Revision, fold: Fold) -> None:
-        branch = fold.branches.get(revision.base)
-        if branch is not None:
+    def _see(self, name: str, fold: Fold) -> None:
+        """Note where a branch stands, unless a later look (a save's, perhaps) knows better."""
+        with self._lock:
+            branch = fold.branches.get(name)
+            if branch is None or fold.seq < self._seen_at:
+                return
+            self._seen_at = fold.seq
             if branch.head is not None:
-                self._seen[revision.base] = branch.head
+                self._seen[name] = branch.head
             else:
-                self._seen.pop(revision.base, None)
+                self._seen.pop(name, None)
+
+    def _after_fork(self) -> None:
+        """Locks that another thread of the parent held would be held in the child for ever."""
+        self._lock = threading.RLock()
+        self._parts.log.after_fork()
+        self._index.after_fork()
+        self._storage.after_fork()
 
     def resolve(self, rev: str = "main") -> Checkpoint:
         """The checkpoint that a revision names, its ``meta`` included.
@@ -307,7 +338,6 @@ class Store:
         revision = parse_revision(rev)
         fold = self._parts.log.fold()
         live = self._resolve(revision, fold)
-        self._see(revision, fold)
         return _checkpoint(fold, live, read_meta(self._parts, fold, live).meta)
 
     def log(self, rev: str = "main", *, limit: int | None = None) -> list[Checkpoint]:
@@ -364,7 +394,11 @@ class Store:
             logical_bytes=sum(v.add.logical_bytes for v in fold.live.values()),
             reserve_bytes=self._storage.size(RESERVE_NAME) or 0,
             index=self._index.where,
-            sessions=tuple(session_ids(self._storage)),
+            sessions=tuple(
+                save
+                for save in session_ids(self._storage)
+                if is_live(self._storage, save, may_write=False)
+            ),
             known_damage=len(fold.damaged),
             last_commit=fold.last.get("commit"),
             last_verification=fold.last.get("verify"),
@@ -456,9 +490,7 @@ class Store:
         try:
             entry = self._parts.log.append(lambda f: tuple(changes(f)), f"{verb} {kind} {name}")
         except AppendFateUnknown as e:
-            raise SaveFailed(
-                f"{e}; look with `castore {kind}`", errno=e.cause.errno, fate_unknown=True
-            ) from e
+            raise e.told(f"{verb} {kind} {name}", f"castore {kind}") from e
         except OSError as e:
             raise SaveFailed(
                 f"{kind} {name} was not changed: {e.strerror or e} at {e.filename or self.path}",
@@ -535,6 +567,13 @@ def open_store(
     try:
         config = _config(storage, create, chunk_size)
         return Store(storage, config, readonly=readonly)
+    except AppendFateUnknown as e:
+        storage.close()
+        raise e.told("making the store", f"castore -s {where} log") from e
+    except OSError as e:
+        storage.close()
+        text = f"the store {where.absolute()} cannot be opened: {e.strerror or e} at {e.filename}"
+        raise SaveFailed(text, errno=e.errno, path=str(e.filename)) from e
     except BaseException:
         storage.close()
         raise
@@ -542,9 +581,17 @@ def open_store(
 
 def _config(storage: LocalStorage, create: bool, chunk_size: int) -> StoreConfig:
     try:
-        return StoreConfig.parse(storage.read(CONFIG_NAME), storage.where)
+        return read_config(storage)
     except FileNotFoundError:
-        if not create:
+        if storage.list("packs") or storage.list("log"):
+            # Unless another maker was quicker than we looked, the file is lost: not to be made up.
+            if storage.size(CONFIG_NAME) is None:
+                raise StoreUnreadable(
+                    f"{storage.where} has packs or a log, and its {CONFIG_NAME} is missing; run "
+                    f"`castore -s {storage.where} fsck`",
+                    path=storage.where,
+                ) from None
+        elif not create:
             raise StoreNotFound(
                 f"there is no store at {storage.where} ({CONFIG_NAME} is missing); "
                 f"`castore init {storage.where}` makes one",
@@ -556,7 +603,7 @@ def _config(storage: LocalStorage, create: bool, chunk_size: int) -> StoreConfig
     # Of several makers one wins; all go on with the winner's.
     storage.create(CONFIG_NAME, StoreConfig(random_bytes(16), chunk_size).render())
     make_reserve(storage)
-    return StoreConfig.parse(storage.read(CONFIG_NAME), storage.where)
+    return read_config(storage)
 
 
 def _index_folder(storage: LocalStorage, config: StoreConfig) -> Path:
@@ -568,8 +615,19 @@ def _index_folder(storage: LocalStorage, config: StoreConfig) -> Path:
     return cache_dir() / name / "index.lmdb"
 
 
+_STORES: weakref.WeakSet[Store] = weakref.WeakSet()
 _SHARED: dict[str, Store] = {}
 _SHARED_LOCK = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _SHARED_LOCK  # noqa: PLW0603 - a lock held by a thread that is not in this child
+    _SHARED_LOCK = threading.Lock()
+    for store in list(_STORES):
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _shared(path: str | Path, create: bool) -> Store:
@@ -580,7 +638,7 @@ def _shared(path: str | Path, create: bool) -> Store:
         if store is not None:
             with contextlib.suppress(OSError, StoreNotFound, StoreUnreadable):
                 with contextlib.closing(LocalStorage(key)) as storage:
-                    config = StoreConfig.parse(storage.read(CONFIG_NAME), key)
+                    config = read_config(storage)
                 if config == store._config and not store._closed:
                     return store
             store.close()

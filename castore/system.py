@@ -27,6 +27,7 @@ __all__ = [
     "now_ns",
     "process_alive",
     "random_bytes",
+    "worker_threads",
 ]
 
 
@@ -61,6 +62,15 @@ def random_bytes(n: int) -> bytes:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_threads() -> int:
+    """How many threads hash, copy and read: one for each core, within the memory we may take.
+
+    Each holds a buffer of one chunk; 24 of 4 MiB and those on their way to the disk stay below the
+    160 MiB that a save may need beside the state.
+    """
+    return max(1, min(cores(), 24))
 
 
 def cache_dir() -> Path:

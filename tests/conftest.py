@@ -7,6 +7,7 @@ reason is not foreseen in ``allowed_skips.txt``.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,11 @@ from hypothesis import HealthCheck, settings
 
 CAMPAIGN = os.environ.get("CASTORE_TEST_CAMPAIGN") == "1"
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+
+# A shell that puts the suite in the background has it ignore SIGINT, and so would every process that
+# the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadlines: a slow disk is not a bug, and hangs are faulthandler_timeout's business.
 # "ci" draws the same examples each time, so a red run is red again; "campaign" draws new ones.

@@ -180,10 +180,10 @@ def main() -> None:
     # Chunks are what is stored once, checked and named as a whole: 4 MiB unless told otherwise. The
     # largest tensor here is 1 MiB, so smaller ones show more.
     store = castore.open(args.store, create=True, chunk_size=2**14 if args.small else 2**18)
-    try:
+    if args.rev or args.branch in store.branches():
         run.restore(store.load(args.rev or args.branch), forget_rng=args.forget_rng)
         print(f"resumed from {args.rev or args.branch} at step {run.step}", flush=True)
-    except castore.NoCheckpoint:
+    else:
         weights = sum(p.numel() for p in run.model.parameters())
         print(f"new run: {weights:,} weights, {len(run.batches.text):,} bytes of text", flush=True)
 

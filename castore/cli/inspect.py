@@ -344,7 +344,10 @@ def info(as_json: bool) -> None:
                 count(report.known_damage, "record") if report.known_damage else "none",
             ),
             ("Last commit", age(report.last_commit, now)),
-            ("Last verification", age(report.last_verification, now)),
+            (
+                "Last verification",
+                age(report.last_verification, now, "never (fsck reads, and records nothing)"),
+            ),
             ("Last gc", age(report.last_gc, now, "none that had a pack to remove")),
         ]
     )

@@ -28,7 +28,7 @@ EXIT_INTERRUPTED = 130
 _HELP = """\
 A content-addressed checkpoint store for PyTorch training.
 
-The store is the one that -s (--store) names, before or after the verb; else
+The store is the one that -s (--store) names (after the verb: --store); else
 $CASTORE_STORE; else the nearest folder from here upwards that is a store
 (holds a castore.json); else the only *.castore in this folder.
 

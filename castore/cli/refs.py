@@ -141,6 +141,11 @@ def _tell(path: str, change: AppliedChange, as_json: bool) -> None:
         # The same store, from wherever the person stands.
         undo = change.undo.replace("castore ", f"castore -s {shlex.quote(path)} ", 1)
         output.note(f"undo: {output.clean(undo)}")
+        if change.kind == "branch":
+            output.note(
+                "      the list of a branch begins anew where it is moved back to; what it listed "
+                "before stays live"
+            )
 
 
 def _list(kind: str, verbose: bool, as_json: bool) -> None:

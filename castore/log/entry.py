@@ -22,6 +22,7 @@ from castore.storage.protocol import check_name
 __all__ = [
     "ENTRY_BLOCK",
     "FIRST_PREV",
+    "MAX_FILE",
     "Add",
     "Change",
     "Condemned",
@@ -54,6 +55,8 @@ ENTRY_BLOCK = 4096
 FIRST_PREV = Digest(bytes(DIGEST_SIZE))
 #: The longest record that is read: a save of 1,000 ranks needs a hundredth of it.
 MAX_RECORD = 64 << 20
+#: ... and so the longest file.
+MAX_FILE = 2 * (MAX_RECORD + 2 * ENTRY_BLOCK)
 
 _MAGIC = b"castlog\x01"
 _HEAD = struct.Struct("<8sQ32s")

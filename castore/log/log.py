@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from castore.errors import StoreUnreadable, UnsupportedFeature
+from castore.errors import SaveFailed, StoreUnreadable, UnsupportedFeature
 from castore.log.entry import (
+    MAX_FILE,
     Change,
     Condemned,
     Entry,
@@ -24,7 +25,7 @@ from castore.log.entry import (
     parse_file,
 )
 from castore.log.fold import Fold, parse_fold, render_fold
-from castore.storage.protocol import FateUnknown, Storage
+from castore.storage.protocol import FateUnknown, NotDurable, Storage
 from castore.system import format_time, identity, now_ns, random_bytes
 
 __all__ = ["AppendFateUnknown", "Log", "fold_name"]
@@ -50,6 +51,16 @@ class AppendFateUnknown(Exception):
         self.seq = seq
         self.cause = cause
 
+    def told(self, what: str, look: str) -> SaveFailed:
+        """The error for callers: ``what`` may or may not have happened; ``look`` tells."""
+        return SaveFailed(
+            f"{what} may or may not have happened: {self}. Nothing was deleted; look with "
+            f"`{look}`, then do it again",
+            errno=self.cause.errno,
+            path=self.cause.filename,
+            fate_unknown=True,
+        )
+
 
 def fold_name(seq: int) -> str:
     """The fold file at an entry."""
@@ -65,7 +76,8 @@ class Log:
         self._readonly = readonly
         self._fold: Fold | None = None
         self._durable = 0  # the highest entry whose name this process knows to be durable
-        self._folded = 0  # the highest entry that a sound fold file rests on
+        self._reached = 0  # how far the log went at the least: to end before is damage
+        self._newest_fold = 0
         self._lock = threading.RLock()
 
     # -- reading ----------------------------------------------------------------------------------
@@ -84,11 +96,11 @@ class Log:
                 if not mine:
                     fold, mine = fold.snapshot(), True
                 self._advance(fold, step)
-            if fold.seq < self._folded:  # a number is never reused: what ended here went on once
+            if fold.seq < self._reached:  # a number is never reused: what ended here went on once
                 name = entry_name(fold.seq + 1)
                 raise StoreUnreadable(
-                    f"log entry {fold.seq + 1} ({name}) of {self._storage.where} is missing: "
-                    f"{fold_name(self._folded)} rests on it; run `castore fsck`",
+                    f"log entry {fold.seq + 1} ({name}) of {self._storage.where} is missing, but "
+                    f"the log reached {self._reached} once; run `castore fsck`",
                     path=name,
                 )
             unknown = set(fold.required) - KNOWN_FEATURES
@@ -101,12 +113,17 @@ class Log:
             return fold
 
     def _start(self) -> Fold:
-        """The newest fold file that fits its entry, or nothing."""
+        """The newest fold file that fits its entry, or nothing.
+
+        Both it and a listing say how far the log reached at the least.
+        """
+        self._reached = max(self.listed(), default=0)
         for seq in self.fold_files():
             with contextlib.suppress(OSError, EntryError, StoreUnreadable, UnsupportedFeature):
                 fold = parse_fold(self._storage.read(fold_name(seq)), self._store)
                 if fold.seq == seq:
-                    self._folded = max(self._folded, seq)
+                    self._reached = max(self._reached, seq)
+                    self._newest_fold = max(self._newest_fold, seq)
                     if self.entry(seq).digest() == fold.chain:
                         return fold
         return Fold()
@@ -132,6 +149,9 @@ class Log:
         """One entry, and what is wrong with its file although a copy is sound."""
         name = entry_name(seq)
         try:
+            size = self._storage.size(name)
+            if size is not None and size > MAX_FILE:
+                raise EntryError(f"it has {size} bytes; no entry has")
             return parse_file(self._storage.read(name), seq, self._store)
         except FileNotFoundError as e:
             raise StoreUnreadable(
@@ -208,6 +228,10 @@ class Log:
                     out.update(change.paths)
         return out
 
+    def after_fork(self) -> None:
+        """In a forked child: locks are its own."""
+        self._lock = threading.RLock()
+
     # -- appending --------------------------------------------------------------------------------
 
     def append(
@@ -232,9 +256,9 @@ class Log:
         while True:
             fold = self.fold()
             changes = tuple(decide(fold))
+            self.make_durable(fold.seq)  # whoever builds on an entry, or acknowledges it
             if not changes:
                 return None
-            self.make_durable(fold.seq)
             entry = Entry(
                 fold.seq + 1, fold.chain, act, now_ns(), identity().describe(), why, self._store,
                 changes,
@@ -249,6 +273,8 @@ class Log:
         try:
             created = self._storage.create(name, entry.render())
             unsure: OSError | None = None
+        except NotDurable as e:
+            raise AppendFateUnknown(entry.seq, e) from e  # a failed fsync is never tried again
         except FateUnknown as e:
             created, unsure = False, e
         # Whatever the call said: the number is ours if it bears our act's id.
@@ -289,15 +315,22 @@ class Log:
         """Write the fold as a file, and delete all but the newest two."""
         self.make_durable(fold.seq)
         self._storage.create(fold_name(fold.seq), render_fold(fold, self._store))
+        self._newest_fold = max(self._newest_fold, fold.seq)
         for seq in self.fold_files()[FOLDS_KEPT:]:
             self._storage.delete(fold_name(seq))
 
     def tidy(self) -> None:
         """Write a fold file if the newest is far behind (after a crash took the regular one)."""
         fold = self.fold()
-        newest = next(iter(self.fold_files()), 0)
-        if not self._readonly and fold.seq - newest >= FOLD_EVERY:
+        if not self._readonly and fold.seq - self._newest_fold >= FOLD_EVERY:
             self.write_fold_file(fold)
+
+    def writer(self, seq: int) -> str | None:
+        """Who wrote an entry, or None where it cannot be read."""
+        try:
+            return self.entry(seq).writer
+        except StoreUnreadable:
+            return None
 
     def describe(self, seq: int) -> str:
         """``save by pid 3 on host at TIME`` for a message; honest where it cannot be read."""
@@ -306,7 +339,3 @@ class Log:
         except StoreUnreadable:
             return f"entry {seq} (which cannot be read)"
         return f"{entry.why}, by {entry.writer} at {format_time(entry.time)} (entry {seq})"
-
-    def entries(self, seqs: Iterable[int]) -> list[Entry]:
-        """Several entries."""
-        return [self.entry(seq) for seq in seqs]

@@ -31,7 +31,9 @@ def check_name(name: str, what: str = "branch") -> str:
 
 
 def _broken_rule(name: object) -> str | None:
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str):
+        return "it is no text"
+    if not name:
         return "it is empty"
     try:
         if len(name.encode()) > MAX_NAME:

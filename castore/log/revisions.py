@@ -12,11 +12,12 @@ Parsing is pure; resolving looks at a fold.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
 from castore.errors import AmbiguousRevision, BadRevision, CheckpointGone, NoCheckpoint
-from castore.log.fold import Fold, Live
+from castore.log.fold import Branch, Fold, Live
 from castore.log.log import Log
 from castore.model.digest import Digest
 
@@ -24,6 +25,8 @@ __all__ = ["MIN_PREFIX", "Revision", "parse_revision", "resolve"]
 
 #: The shortest digest prefix that names a checkpoint.
 MIN_PREFIX = 6
+#: Names that an error lists.
+MAX_NAMES = 10
 
 _PREFIX = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX},64}}")
 #: No number of ours is longer, and Python refuses to read very long ones.
@@ -63,6 +66,8 @@ def parse_revision(text: str) -> Revision:
     Raises:
         BadRevision: it is not of the grammar.
     """
+    if not isinstance(text, str):
+        raise BadRevision(f"a revision is text, such as 'main' or 'main@step=1000', not {text!r}")
     rev, colon, path = text.partition(":")
     cut = min(
         (i for i in (rev.find("~"), rev.find("@{"), rev.find("@step=")) if i >= 0), default=-1
@@ -174,10 +179,22 @@ def _by_prefix(revision: Revision, fold: Fold, log: Log) -> Live:
             )
         if found:
             return _live(found[0], revision, fold, log)
-    heads, tags = fold.heads(), fold.tags
-    if not heads and not tags and base == "main":
+    if not fold.live and not fold.gone and base == "main":
         raise NoCheckpoint("the store holds no checkpoint yet")
     if base in fold.branches:
-        raise BadRevision(f"branch {base} was removed; `castore reflog {base}` tells when")
-    known = ", ".join([*heads, *sorted(tags)][:10]) or "none"
-    raise BadRevision(f"there is no branch, tag or checkpoint {base!r}; there is: {known}")
+        raise BadRevision(_removed(base, fold.branches[base], log))
+    names = [*fold.heads(), *sorted(fold.tags)]
+    close = difflib.get_close_matches(base, names, n=3)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    more = f", ... ({len(names)} in all)" if len(names) > MAX_NAMES else ""
+    known = ", ".join(names[:MAX_NAMES]) or "none"
+    raise BadRevision(
+        f"there is no branch, tag or checkpoint {base!r}; {hint}there is: {known}{more}"
+    )
+
+
+def _removed(name: str, branch: Branch, log: Log) -> str:
+    """That a branch was removed: by whom, and how to have it back."""
+    text = f"branch {name} was removed: {log.describe(branch.moves[-1][0])}"
+    stood = next((d for _, d in reversed(branch.moves) if d is not None), None)
+    return text if stood is None else f"{text}; `castore branch {name} {stood.short}` makes it anew"

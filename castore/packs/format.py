@@ -291,7 +291,7 @@ class Table:
             self._kinds, self._stored, self._raw, self._codecs, strict=True
         ):
             limit = object_size if kind else chunk_size
-            if raw > limit or (not codec and raw != stored):
+            if raw > limit or stored > raw or (not codec and raw != stored):
                 raise PackError(f"a row of the table has an impossible length: {raw}")
 
     def raw_span(self, row: int) -> tuple[int, int] | None:

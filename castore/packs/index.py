@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import struct
 import threading
 from collections.abc import Iterable, Sequence
@@ -20,9 +21,10 @@ from typing import Any, Protocol
 
 from blake3 import blake3
 
-from castore.model.digest import Digest, Kind
+from castore.model.digest import DIGEST_SIZE, Digest, Kind
 from castore.model.packinfo import PackInfo
 from castore.packs.format import PackError, Record, Table
+from castore.packs.lmdb_file import IndexShape, is_sound
 from castore.packs.reader import read_table
 from castore.storage.protocol import Storage
 from castore.system import random_bytes
@@ -37,6 +39,7 @@ VERSION = b"castore index 1"
 
 _VALUE = struct.Struct("<32sQQQBB")
 _CHECK = 8
+_SHAPE = IndexShape(b"records", DIGEST_SIZE, _VALUE.size + _CHECK)
 #: A read transaction is kept this short: that many look-ups.
 _BATCH = 4096
 
@@ -99,6 +102,7 @@ class LmdbIndex:
         self._pid = 0
         self._known: set[bytes] = set()
         self._fallback: TableIndex | None = None
+        self._wanted: list[PackInfo] = []  # what a rebuilt index must know
 
     @property
     def where(self) -> str:
@@ -114,7 +118,7 @@ class LmdbIndex:
             # A forked child must not touch its parent's environment, not even to close it.
             self._env, self._known, self._pid = None, set(), os.getpid()
         if self._env is None:
-            if not _sound_file(self._folder / "data.mdb"):
+            if not _sound_file(self._folder):
                 self._discard()
             self._folder.mkdir(parents=True, exist_ok=True)
             self._env = lmdb.open(
@@ -143,11 +147,17 @@ class LmdbIndex:
         env, self._env, self._known = self._env, None, set()
         if env is not None:
             env.close()
-        if self._folder.exists():
-            aside = self._folder.with_name(f"{self._folder.name}.old-{random_bytes(4).hex()}")
-            with contextlib.suppress(OSError):
-                self._folder.rename(aside)
+        aside = self._folder.with_name(f"{self._folder.name}.old-{random_bytes(4).hex()}")
+        with contextlib.suppress(OSError):
+            self._folder.rename(aside)
+            if aside.is_symlink():
+                aside.unlink()
+            else:
                 shutil.rmtree(aside, ignore_errors=True)
+
+    def after_fork(self) -> None:
+        """In a forked child: the lock is its own (the environment is opened anew in any case)."""
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Close the environment (in the process that opened it)."""
@@ -162,6 +172,7 @@ class LmdbIndex:
     def update(self, packs: Iterable[PackInfo]) -> None:
         """Learn the tables of packs that are not known yet; forget nothing."""
         packs = list(packs)
+        self._wanted = packs
         self._run(lambda: self._update(packs), lambda tables: tables.update(packs))
 
     def add(self, ident: Digest, table: Table) -> None:
@@ -187,6 +198,8 @@ class LmdbIndex:
 
                 for attempt in (1, 2):
                     try:
+                        if attempt == 2:
+                            self._update(self._wanted)  # the new one is empty
                         return act()  # type: ignore[no-any-return]
                     except lmdb.ReadersFullError:
                         break  # not corruption: a table of readers that is full
@@ -195,6 +208,7 @@ class LmdbIndex:
                             with contextlib.suppress(lmdb.Error, OSError):
                                 self._discard()
                 self._fallback = TableIndex(self._storage)
+                self._fallback.update(self._wanted)
             instead(self._fallback)
 
     def _update(self, packs: list[PackInfo]) -> None:
@@ -283,37 +297,31 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _sound_file(path: Path) -> bool:
-    """Whether a data file is as long as its own meta pages say: a short one is a SIGBUS.
+def _sound_file(folder: Path) -> bool:
+    """Whether LMDB may open what is there: nothing yet, or a file that is as it should be.
 
-    Layout of LMDB 0.9 (``lmdb.h``, ``MDB_meta``): two pages, each with a 16-byte header, magic,
-    version, address, map size, two 48-byte tree records (the first begins with the page size),
-    last page, transaction id.
+    What is damaged would kill the process (SIGBUS), and what is not in this very folder is not
+    ours to write to.
     """
+    if folder.is_symlink() or (folder / "lock.mdb").is_symlink():
+        return False
     try:
-        with path.open("rb") as file:
-            first = file.read(4096)
-            size = os.fstat(file.fileno()).st_size
-            if not first:
-                return True  # not there yet, or made and never written: LMDB begins anew
-            page_size = struct.unpack_from("<I", first, 40)[0]
-            if page_size < 512 or page_size > 65536 or size < 2 * page_size:
-                return False
-            file.seek(page_size)
-            metas = [first, file.read(4096)]
+        fd = os.open(folder / "data.mdb", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return True
-    except (OSError, struct.error):
+    except OSError:
         return False
-    newest, last_page = -1, 0
-    for meta in metas:
-        try:
-            magic, version = struct.unpack_from("<II", meta, 16)
-            last, txn = struct.unpack_from("<QQ", meta, 136)
-        except struct.error:
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
             return False
-        if magic != 0xBEEFC0DE or version != 1:
-            return False
-        if txn > newest:
-            newest, last_page = txn, last
-    return size >= int(last_page + 1) * int(page_size)
+        # Made and never written: LMDB begins anew.
+        return not found.st_size or is_sound(
+            lambda offset, length: os.pread(fd, length, offset),
+            lambda: os.fstat(fd).st_size,
+            _SHAPE,
+        )
+    except OSError:
+        return False
+    finally:
+        os.close(fd)

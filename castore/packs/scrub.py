@@ -140,11 +140,14 @@ def _stray_bytes(storage: Storage, info: PackInfo, table: Table, table_offset: i
     for start, stop in gaps:
         if stop <= start:
             continue
-        data = storage.read(info.file, start, stop - start)
-        if data.strip(b"\0") or len(data) != stop - start:
-            stray = len(data) - len(data.lstrip(b"\0"))
+        for at in range(start, stop, _RUN):
+            length = min(_RUN, stop - at)
+            data = storage.read(info.file, at, length)
+            if not data.strip(b"\0") and len(data) == length:
+                continue
+            stray = at + len(data) - len(data.lstrip(b"\0"))
             out.append(
-                Damage("stray-bytes", info.path, start + stray, "zeros", "other bytes",
-                       f"{info.file} at {start + stray}: padding is not zero")
+                Damage("stray-bytes", info.path, stray, "zeros", "other bytes",
+                       f"{info.file} at {stray}: padding is not zero")
             )  # fmt: skip
     return out

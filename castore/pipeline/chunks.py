@@ -21,7 +21,7 @@ from typing import Protocol
 from castore.model.digest import Buffer, Digest, chunk_digest
 from castore.model.objects import DataValue
 from castore.packs.writer import ALIGNMENT
-from castore.pipeline.parts import workers
+from castore.system import worker_threads
 
 __all__ = ["ChunkRun", "Put", "hash_contents"]
 
@@ -165,7 +165,7 @@ def hash_contents(
         if content.inline is None:
             content.digests = []
     slots = _Slots(max(chunk_size, BATCH_BYTES + SMALL + BATCH_CONTENTS * ALIGNMENT))
-    threads = workers()
+    threads = worker_threads()
     flying: deque[tuple[_Piece, Future[_Hashed]]] = deque()
     likely: dict[int, bool] = {}  # content -> whether its last chunk was known
     pieces = _pieces([c for c in contents if c.inline is None])

@@ -30,10 +30,10 @@ from castore.model.objects import (
 from castore.model.packinfo import PackInfo
 from castore.packs.findings import Subject, record_finding
 from castore.packs.reader import ChunkMap, Damage, Location, PackSet, RecordDamaged, read_record
-from castore.pipeline.parts import Parts, workers
+from castore.pipeline.parts import Parts
 from castore.reports import Finding, LoadReport
 from castore.storage.protocol import Storage
-from castore.system import monotonic
+from castore.system import monotonic, worker_threads
 
 if TYPE_CHECKING:
     from castore.state import Read
@@ -264,8 +264,8 @@ class _Load:
             *(partial(self._read_large, chunk) for chunk in large),
             *(partial(self._read_run, run, chunks) for run in _runs(small)),
         ]
-        with ThreadPoolExecutor(workers(), thread_name_prefix="castore-read") as pool:
-            _run_bounded(pool, tasks, 4 * workers(), self._count)
+        with ThreadPoolExecutor(worker_threads(), thread_name_prefix="castore-read") as pool:
+            _run_bounded(pool, tasks, 4 * worker_threads(), self._count)
 
     def _count(self, n: int) -> None:
         self.bytes_read += n
@@ -309,10 +309,7 @@ class _Load:
                 )  # fmt: skip
                 continue
             try:
-                if self.verify or place.record.codec:
-                    read_record(self.parts.storage, place, out)
-                else:
-                    self.parts.storage.read_into(place.pack.file, place.record.offset, out)
+                read_record(self.parts.storage, place, out, check=self.verify)
             except RecordDamaged as e:
                 damages += e.damages
                 continue
@@ -325,14 +322,15 @@ class _Load:
         """Read neighbouring small chunks in one go, then hash and place each."""
         begin = run[0].offset
         buffer = memoryview(bytearray(run[-1].offset + run[-1].length - begin))
+        there = 0
         with contextlib.suppress(OSError):  # then each chunk is tried by itself, and named
-            self.parts.storage.read_into(run[0].pack.file, begin, buffer)
+            there = self.parts.storage.read_into(run[0].pack.file, begin, buffer)
         total = 0
         for item in run:
             at = item.offset - begin
             data = buffer[at : at + item.length]
             digest = item.read.digests[0]
-            if not self.verify or chunk_digest(data) == digest:
+            if at + item.length <= there and (not self.verify or chunk_digest(data) == digest):
                 item.out[:] = data
             else:
                 chunk = _Chunk(item.read, digest, 0, item.length, chunks.places(digest))

@@ -8,12 +8,8 @@ from castore.log.log import Log
 from castore.model.config import StoreConfig
 from castore.packs.index import Index
 from castore.storage.protocol import Storage
-from castore.system import cores
 
-__all__ = ["Parts", "workers"]
-
-#: More threads than this gain nothing at the speed of one store's disk, and cost memory.
-MAX_WORKERS = 8
+__all__ = ["Parts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +20,3 @@ class Parts:
     config: StoreConfig
     log: Log
     index: Index
-
-
-def workers() -> int:
-    """How many threads hash, copy and read."""
-    return max(1, min(cores(), MAX_WORKERS))

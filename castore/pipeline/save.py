@@ -37,8 +37,9 @@ from castore.packs.index import Found
 from castore.packs.scrub import scrub_pack
 from castore.packs.writer import DataPacks, FinishedPack, PackPlace, TwinWriter, table_object
 from castore.pipeline.chunks import ChunkRun, hash_contents
-from castore.pipeline.parts import Parts, workers
-from castore.system import monotonic, new_save_id, now_ns
+from castore.pipeline.parts import Parts
+from castore.reports import Finding
+from castore.system import identity, monotonic, new_save_id, now_ns, worker_threads
 from castore.upkeep.sessions import Session
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ class _Save:
     own: dict[Digest, str] = field(default_factory=dict)
     finished: dict[str, FinishedPack] = field(default_factory=dict)
     relied: set[tuple[str, Digest]] = field(default_factory=set)
+    #: What ``verify`` found bad in others' packs: records, and whole packs.  Counts as absent.
+    bad: set[tuple[str, Digest]] = field(default_factory=set)
+    bad_packs: set[str] = field(default_factory=set)
     run_state: ChunkRun = field(default_factory=ChunkRun)
     new_bytes: int = 0
     stored_bytes: int = 0
@@ -173,14 +177,7 @@ class _Save:
             try:
                 return self._run()
             except AppendFateUnknown as e:
-                raise SaveFailed(
-                    f"whether the checkpoint exists is not known: creating log entry {e.seq} ended "
-                    f"with {e.cause}. Nothing was deleted; look with `castore log "
-                    f"{self.options.branch}`, then save again",
-                    errno=e.cause.errno,
-                    path=e.cause.filename,
-                    fate_unknown=True,
-                ) from e
+                raise e.told("the save", f"castore log {self.options.branch}") from e
             except OSError as e:  # the log says so only of an entry that was not created
                 self._clean_up()
                 raise self._failed(e) from e
@@ -201,10 +198,10 @@ class _Save:
             self.parts.index.update(fold.packs.values())
             contents = self._write_chunks(fold)  # step 3
             root, objects = self._encode()
-            if (same := self._unchanged(head, root, fold)) is not None:
-                return same
-            written = self._write_objects(fold, head, root, contents, objects)  # step 4
             try:
+                if (same := self._unchanged(head, root, fold)) is not None:
+                    return same
+                written = self._write_objects(fold, head, root, contents, objects)  # step 4
                 return self._commit(self.s0, written)  # steps 5 and 6
             except _LookAgain as e:
                 self._forget(e.condemned)
@@ -222,8 +219,12 @@ class _Save:
         if head != self.options.expected:
             last = branch.moves[-1][0] if branch and branch.moves else fold.seq
             expected = self.options.expected
+            by = self.parts.log.writer(last)
+            who = (
+                "another Store of this process" if by == identity().describe() else "another writer"
+            )
             raise RefConflict(
-                f"branch {self.options.branch} was moved by another writer: expected "
+                f"branch {self.options.branch} was moved by {who}: expected "
                 f"{expected.short if expected else 'no checkpoint'}, found "
                 f"{head.short if head else 'no checkpoint'} ({self.parts.log.describe(last)}). "
                 f"Nothing was saved. Look with `castore log {self.options.branch}`; two runs use "
@@ -233,6 +234,7 @@ class _Save:
                 expected=expected.hex() if expected else None,
                 actual=head.hex() if head else None,
                 seq=last,
+                by=by,
             )
         return fold.live[head] if head is not None else None
 
@@ -276,8 +278,6 @@ class _Save:
                 self.finished[pack.info.path] = pack
         finally:
             packs.abandon()
-        self.new_bytes += self.run_state.new_bytes
-        self.stored_bytes += sum(p.info.size for p in packs.finished)
         digests = (d for c in self.description.contents for d in c.digests or ())
         return derived("castore 1 contents", b"".join(digests))
 
@@ -295,10 +295,13 @@ class _Save:
         """The packs among the index's answers in which a digest is present."""
         for ident, _ in places:
             path = fold.ids.get(ident)
-            if path is not None and is_present(fold, path, digest):
-                info = fold.packs[path]
-                if self._file_is_there(info):
-                    yield info
+            if path is None or not is_present(fold, path, digest):
+                continue
+            if path in self.bad_packs or (path, digest) in self.bad:
+                continue
+            info = fold.packs[path]
+            if self._file_is_there(info):
+                yield info
 
     def _file_is_there(self, info: PackInfo) -> bool:
         if info.path not in self._sizes:
@@ -338,11 +341,11 @@ class _Save:
         verified = fold.is_verified(head.digest)
         if self.options.verify and not verified:
             needs = fold.packs_of(head.digest)
-            self._read_back(needs, fold)
+            clean = self._read_back(needs, fold)
             self.parts.log.append(
-                lambda f: _verify_changes(f, needs), f"verify {self.options.branch}"
+                lambda f: _verify_changes(f, clean), f"verify {self.options.branch}"
             )
-            verified = True
+            verified = len(clean) == len(needs)
         self.warnings.clear()  # that the step repeats goes without saying
         self._warn(
             f"nothing changed since {_called(head.add)}: state, step, meta and message equal those "
@@ -382,6 +385,9 @@ class _Save:
             self.own[d] for c in description.contents for d in c.digests or () if d in self.own
         }
         data = [self.finished[path] for path in sorted(own_data)]
+        # Of all tries at once: what a look-again left behind unused is not counted.
+        self.new_bytes = sum(row[4] for pack in data for row in pack.table.rows())
+        self.stored_bytes = sum(pack.info.size for pack in data)
         foreign_meta = self._known_objects(fold, objects)
         packs = self._needs(fold, data, foreign_meta)
         add = Add(
@@ -416,7 +422,10 @@ class _Save:
         for pack in finished:
             self.finished[pack.info.path] = pack
             self.stored_bytes += pack.info.size
-        self.parts.storage.sync_folder(f"packs/{self.id}")
+        try:
+            self.parts.storage.sync_folder(f"packs/{self.id}")
+        except FileNotFoundError:  # gc took this save for a dead one, and all it had written
+            raise _LookAgain(None) from None
         self.parts.storage.sync_folder("packs")
         own = tuple(p.info for p in finished)
         add = replace(add, packs=(*packs, *own), stored_bytes=self.stored_bytes)
@@ -470,8 +479,9 @@ class _Save:
     def _commit(self, s0: int, written: _Written) -> Saved:
         add = written.add
         log = self.parts.log
+        clean: list[str] = []
         if self.options.verify:
-            self._read_back(add.packs, log.fold())
+            clean = self._read_back(add.packs, log.fold())
 
         def decide(fold: Fold) -> Sequence[Change]:
             self.may_exist = False  # asked (again): whatever was tried before was another's number
@@ -485,7 +495,7 @@ class _Save:
                 raise _LookAgain(None if condemned is None else gone & mine)
             self.may_exist = True  # an interrupt may come between the link and our knowing of it
             if self.options.verify:
-                return (add, Verified(tuple(p.path for p in add.packs)))
+                return (add, Verified(tuple(clean)))
             return (add,)
 
         step = "" if add.step is None else f" step {add.step}"
@@ -493,7 +503,7 @@ class _Save:
         assert entry is not None
         for pack in self.finished.values():  # step 7
             self.parts.index.add(pack.info.id, pack.table)
-        return self._saved(add, entry.seq, self.options.verify)
+        return self._saved(add, entry.seq, len(clean) == len(add.packs))
 
     def _saved(self, add: Add, seq: int, verified: bool) -> Saved:
         return Saved(
@@ -501,21 +511,43 @@ class _Save:
             monotonic() - self.began, tuple(self.warnings), verified,
         )  # fmt: skip
 
-    def _read_back(self, packs: Iterable[PackInfo], fold: Fold) -> None:
-        """Read from the device what is not verified yet; hash and decode all of it."""
-        findings = []
-        with ThreadPoolExecutor(workers(), thread_name_prefix="castore-verify") as pool:
+    def _read_back(self, packs: Iterable[PackInfo], fold: Fold) -> list[str]:
+        """Read from the device what is not verified yet; hash and decode all of it.
+
+        Own packs must be sound.  What is bad in others' packs counts as absent from here on: if
+        this save relies on it, it looks again, and writes it anew.
+
+        Returns:
+            Paths of the packs that are sound.
+        """
+        clean: list[str] = []
+        findings: list[Finding] = []
+        with ThreadPoolExecutor(worker_threads(), thread_name_prefix="castore-verify") as pool:
             for info in packs:
                 if info.path in fold.verified:
+                    clean.append(info.path)
                     continue
                 state = scrub_pack(self.parts.storage, info, pool, device=True)
-                findings += [pack_finding(damage) for _, damage in state.damages]
+                if not state.damages:
+                    clean.append(info.path)
+                for digest, damage in state.damages:
+                    if info.save == self.id:
+                        findings.append(pack_finding(damage, digest))
+                        continue
+                    self._warn(f"others' data is damaged: {damage.detail}; run `castore fsck`")
+                    if digest is None:
+                        self.bad_packs.add(info.path)
+                    else:
+                        self.bad.add((info.path, Digest(digest)))
         if findings:
             raise CorruptionError(
                 "the device does not hold what was written; nothing was committed: "
                 + "; ".join(f.detail for f in findings[:5]),
                 findings=findings,
             )
+        if self.relied & self.bad or any(path in self.bad_packs for path, _ in self.relied):
+            raise _LookAgain(set())
+        return clean
 
     def _forget(self, condemned: set[str] | None) -> None:
         """Before looking again: own packs that gc condemned are lost, and so are their chunks."""
@@ -543,13 +575,16 @@ class _Save:
 
     def _failed(self, e: OSError) -> CastoreError:
         storage = self.parts.storage
-        needed = max(0, self.description.logical_bytes - self.run_state.done_bytes)
+        left = max(0, self.description.logical_bytes - self.run_state.done_bytes)
+        needed = self.run_state.new_bytes + left
         try:
             free: int | None = storage.free()
         except OSError:
             free = None
         where = e.filename or f"{storage.where}/packs/{self.id}"
-        room = "" if free is None else f" ({needed:,} bytes were still to be saved, {free:,} free)"
+        room = (
+            "" if free is None else f" (the save needs up to {needed:,} bytes, {free:,} are free)"
+        )
         return SaveFailed(
             f"the save failed: {e.strerror or e} at {where}{room}. Branch {self.options.branch} is "
             "unchanged; mend the cause and save again (`castore gc` frees what nothing needs)",
@@ -566,6 +601,6 @@ def _called(add: Add) -> str:
     return digest if add.step is None else f"step {add.step} ({digest})"
 
 
-def _verify_changes(fold: Fold, packs: Iterable[PackInfo]) -> Sequence[Change]:
-    paths = tuple(p.path for p in packs if p.path in fold.packs and p.path not in fold.verified)
+def _verify_changes(fold: Fold, clean: Iterable[str]) -> Sequence[Change]:
+    paths = tuple(p for p in clean if p in fold.packs and p not in fold.verified)
     return (Verified(paths),) if paths else ()

@@ -93,6 +93,8 @@ def _advice(value: Any, cls: type) -> str:
         return "save vars(value)"
     if issubclass(cls, Iterator):
         return "an iterator's place cannot be kept: save list(value), or the numbers that place it"
+    if callable(getattr(cls, "state_dict", None)):
+        return "save its state_dict()"
     if "__call__" in vars(cls):
         return "code is never kept: leave it out, or save what it needs to be made again"
     return "save its plain parts (a dict of numbers, texts and tensors)"

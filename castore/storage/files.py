@@ -54,6 +54,10 @@ class OpenFiles:
         if fd is not None:
             os.close(fd)
 
+    def after_fork(self) -> None:
+        """In a forked child: the lock is its own."""
+        self._lock = threading.Lock()
+
     def close(self) -> None:
         """Close all that are idle."""
         with self._lock:

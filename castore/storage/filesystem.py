@@ -86,7 +86,7 @@ def make_store_folder(path: str | Path, marker: str, known: Collection[str]) -> 
                 f"{where} is no store and holds other things ({', '.join(odd[:3])}); "
                 "name an empty or a new folder"
             ) from None
-        return
+    # Also where it was there: its maker may have been killed before this.
     fd = os.open(where.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fsync_folder(fd)

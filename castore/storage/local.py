@@ -21,7 +21,7 @@ from pathlib import Path
 from castore.errors import StoreNotFound, UnsupportedFeature
 from castore.storage.files import OpenFiles
 from castore.storage.filesystem import file_system_name, fsync_folder
-from castore.storage.protocol import FateUnknown, check_name
+from castore.storage.protocol import FateUnknown, NotDurable, check_name
 from castore.storage.stream import BLOCK, PAGE, BufferPool, StreamFile
 from castore.system import random_bytes
 
@@ -76,8 +76,13 @@ class LocalStorage:
     @contextmanager
     def _parent(self, name: str) -> Iterator[tuple[int, str]]:
         parts = check_name(name)
-        with self._folder(parts[:-1]) as fd:
-            yield fd, parts[-1]
+        try:
+            with self._folder(parts[:-1]) as fd:
+                yield fd, parts[-1]
+        except OSError as e:
+            if e.filename is None or not str(e.filename).startswith("/"):
+                e.filename = f"{self._path}/{name}"  # not only its last part
+            raise
 
     def _open(self, name: str, flags: int) -> int:
         with self._parent(name) as (folder, leaf):
@@ -181,8 +186,6 @@ class LocalStorage:
                 temporary = self._write_temporary(folder, data)
                 try:
                     os.link(temporary, leaf, src_dir_fd=folder, dst_dir_fd=folder)
-                    fsync_folder(folder)
-                    return True
                 except FileExistsError:
                     return False
                 except FileNotFoundError:
@@ -192,6 +195,11 @@ class LocalStorage:
                 finally:
                     with contextlib.suppress(OSError):
                         os.unlink(temporary, dir_fd=folder)
+                try:
+                    fsync_folder(folder)
+                except OSError as e:
+                    raise NotDurable(e.errno, e.strerror, f"{self._path}/{name}") from e
+                return True
 
     def write_advice(self, name: str, data: bytes) -> None:
         """Write or replace a file that no safety rests on."""
@@ -338,11 +346,24 @@ class LocalStorage:
                 except FileExistsError:
                     continue
                 raise UnsupportedFeature(f"the {name} at {self._path} has no {lacking}")
-            fsync_folder(self._root)
+            try:
+                os.fsync(self._root)
+            except OSError as e:
+                raise UnsupportedFeature(
+                    f"the {name} at {self._path} cannot make a folder durable (fsync: "
+                    f"{e.strerror}), and castore's promises rest on that; use another file system",
+                    path=self._path,
+                ) from e
         finally:
             for leftover in (temporary, other):
                 with contextlib.suppress(OSError):
                     os.unlink(leftover, dir_fd=self._root)
+
+    def after_fork(self) -> None:
+        """In a forked child: locks are its own."""
+        self._lock = threading.Lock()
+        self._files.after_fork()
+        self._device_files.after_fork()
 
     def close(self) -> None:
         """Close descriptors and end the writing threads."""

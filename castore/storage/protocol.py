@@ -11,14 +11,18 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-__all__ = ["FateUnknown", "NewFile", "Storage", "check_name"]
+__all__ = ["FateUnknown", "NewFile", "NotDurable", "Storage", "check_name"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 class FateUnknown(OSError):
-    """A create may or may not have happened, or may not be durable; look before acting."""
+    """A create may or may not have happened; look before acting."""
+
+
+class NotDurable(FateUnknown):
+    """A create happened, and the fsync of its folder failed: never to be tried again."""
 
 
 def check_name(name: str) -> list[str]:

@@ -109,10 +109,11 @@ class StreamFile:
         try:
             view = memoryview(buffer)[:n]
             while view:
+                direct = self._direct  # another thread may clear it meanwhile
                 try:
                     done = os.pwrite(self._fd, view, offset)
                 except OSError as e:
-                    if e.errno != errno.EINVAL or not self._direct:
+                    if e.errno != errno.EINVAL or not direct:
                         raise
                     self._go_through_cache()
                     continue

@@ -34,13 +34,12 @@ from castore.packs.reader import Damage, Location, PackSet, RecordDamaged, read_
 from castore.packs.scrub import PackState, scrub_pack
 from castore.reports import Finding, FsckReport
 from castore.storage.protocol import Storage
-from castore.system import cores
+from castore.system import worker_threads
+from castore.upkeep.config import read_config
 from castore.upkeep.survey import Found, list_packs, survey
 
 __all__ = ["fsck"]
 
-#: Threads that read and hash.
-MAX_THREADS = 8
 _ORDER = {"damage": 0, "warning": 1, "info": 2}
 
 Progress = Callable[[int], None]
@@ -113,7 +112,7 @@ class _Fsck:
     def _config(self) -> StoreConfig:
         where = self.storage.where
         try:
-            return StoreConfig.parse(self.storage.read(CONFIG_NAME), where)
+            return read_config(self.storage)
         except FileNotFoundError:
             self._note("missing-config", "damage", f"{CONFIG_NAME} is missing", CONFIG_NAME)
         except (StoreUnreadable, OSError) as e:
@@ -138,8 +137,8 @@ class _Fsck:
     def _log(self, log: Log) -> Fold:
         """Fold every entry from the first; stop at the first that is lost."""
         fold = Fold()
-        listed = log.listed()
-        last = max(listed, default=0)
+        fold_files = log.fold_files()  # listed before the entries are read: a writer may go on
+        last = max(log.listed(), default=0)
         seq = 0
         while True:
             seq += 1
@@ -166,7 +165,7 @@ class _Fsck:
             self._note(
                 "missing-log-entry", "damage", "the log is empty: entry 1 is missing", entry_name(1)
             )
-        self._fold_files(log, fold)
+        self._fold_files(log, fold, fold_files)
         return fold
 
     def _broken_log(self, log: Log, seq: int, last: int, e: CastoreError) -> None:
@@ -179,8 +178,8 @@ class _Fsck:
             entry_name(seq),
         )
 
-    def _fold_files(self, log: Log, fold: Fold) -> None:
-        for seq in log.fold_files():
+    def _fold_files(self, log: Log, fold: Fold, listed: list[int]) -> None:
+        for seq in listed:
             name = fold_name(seq)
             if seq > fold.seq:
                 self._note(
@@ -208,10 +207,9 @@ class _Fsck:
     # -- packs ------------------------------------------------------------------------------------
 
     def _packs(self, fold: Fold) -> None:
-        count = max(1, min(cores(), MAX_THREADS))
         # Meta packs first: they hold the tables that serve where a data pack's own is damaged.
         order = sorted(fold.packs.values(), key=lambda p: (p.is_data, p.path))
-        with ThreadPoolExecutor(count, thread_name_prefix="castore-fsck") as pool:
+        with ThreadPoolExecutor(worker_threads(), thread_name_prefix="castore-fsck") as pool:
             for info in order:
                 copy = None
                 if info.is_data:

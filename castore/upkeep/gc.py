@@ -66,13 +66,22 @@ def gc(storage: Storage, log: Log, *, dry_run: bool = False) -> GcReport:
     if dry_run:
         decide(log.fold())
     else:
-        entry = _append_with_reserve(storage, log, decide)
+        try:
+            entry = _append_with_reserve(storage, log, decide)
+        except AppendFateUnknown as e:
+            raise e.told("gc", "castore gc --dry-run") from e
+        except OSError as e:
+            raise _told(storage, e, "gc removed nothing") from e
         condemned = (
             {p for c in entry.changes if isinstance(c, Condemned) for p in c.paths}
             if entry
             else set()
         )
-        done = _sweep(storage, found, condemned)
+        try:
+            done = _sweep(storage, found, condemned)
+        except OSError as e:
+            what = "gc condemned what nothing needs and could not remove it all; run it again"
+            raise _told(storage, e, what) from e
         make_reserve(storage)
     fold = log.fold()
     items = tuple(
@@ -100,25 +109,18 @@ def _append_with_reserve(
 ) -> Entry | None:
     """Append; on a full disk give up the reserve and try once more."""
     try:
-        try:
-            return log.append(decide, "gc")
-        except OSError as e:
-            if e.errno not in (errno.ENOSPC, errno.EDQUOT) or not give_up_reserve(storage):
-                raise
-            return log.append(decide, "gc")
-    except AppendFateUnknown as e:
-        raise SaveFailed(
-            f"gc removed nothing: {e}; run `castore gc` again",
-            errno=e.cause.errno,
-            path=e.cause.filename,
-            fate_unknown=True,
-        ) from e
-    except OSError as e:
-        raise SaveFailed(
-            f"gc removed nothing: {e.strerror or e} at {e.filename or storage.where}",
-            errno=e.errno,
-            path=str(e.filename or storage.where),
-        ) from e
+        return log.append(decide, "gc")
+    except (OSError, AppendFateUnknown) as e:
+        # Condemning twice is harmless: whatever became of the first entry, try again.
+        cause = e.cause if isinstance(e, AppendFateUnknown) else e
+        if cause.errno not in (errno.ENOSPC, errno.EDQUOT) or not give_up_reserve(storage):
+            raise
+    return log.append(decide, "gc")
+
+
+def _told(storage: Storage, e: OSError, what: str) -> SaveFailed:
+    where = str(e.filename or storage.where)
+    return SaveFailed(f"{what}: {e.strerror or e} at {where}", errno=e.errno, path=where)
 
 
 def assert_needed_are_there(storage: Storage, fold: Fold) -> None:

@@ -20,6 +20,7 @@ KNOWN = frozenset(
     {"castore.json", "packs", "log", "sessions", "quarantine", "reserve", "index.lmdb"}
 )
 _LOG_FILE = re.compile(r"\d{12}(\.fold)?", re.ASCII)
+_PROBE = re.compile(r"probe-[0-9a-f]{16}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
@@ -89,7 +90,9 @@ def survey(
                 if SAVE_ID.fullmatch(name):
                     if not is_live(storage, name, may_write=may_write):
                         out.append(Found(prefix + name, 0, "session", name))
-                elif not name.startswith("probe-"):
+                elif _PROBE.fullmatch(name):
+                    out.append(Found(prefix + name, 0, "temporary"))
+                else:
                     out.append(Found(prefix + name, 0, "stranger"))
             elif (folder == "log" and not _LOG_FILE.fullmatch(name)) or (
                 not folder and name not in KNOWN and not name.startswith("index.lmdb.")
