@@ -52,17 +52,17 @@ def is_sound(read: Callable[[int, int], bytes], size: Callable[[], int], shape: 
 
     ``read(offset, length)`` gives its bytes, ``size()`` how many there are.  Another process may
     commit meanwhile: the newest transaction's pages are left alone until after the next commit, so
-    what was read counts if that transaction is still the newest, and else is read again.
+    a fault counts if the meta pages are still the same, and else all is read again.
     """
     try:
-        newest = _newest(read)
+        metas = _meta_pages(read)
         for _ in range(_TRIES):
             try:
-                _File(read, newest, shape).check(size())
+                _File(read, _newest(metas), shape).check(size())
                 return True
             except (_Unsound, struct.error):
-                before, newest = newest, _newest(read)
-                if newest == before:
+                before, metas = metas, _meta_pages(read)
+                if metas == before:
                     return False
     except (_Unsound, struct.error):
         pass
@@ -83,20 +83,23 @@ def _require(holds: bool) -> None:
         raise _Unsound
 
 
-def _newest(read: Callable[[int, int], bytes]) -> _Meta:
-    """The newer of the two meta pages; both must be sound, since LMDB reads both."""
+def _meta_pages(read: Callable[[int, int], bytes]) -> list[bytes]:
     page_size: int = struct.unpack_from("<I", read(0, 4096), _HEAD + 24)[0]
     _require(512 <= page_size <= 65536 and not page_size & (page_size - 1))
+    return [read(0, page_size), read(page_size, page_size)]
+
+
+def _newest(pages: list[bytes]) -> _Meta:
+    """The newer of the two meta pages; both must be sound, since LMDB reads both."""
     found = []
-    for number in (0, 1):
-        page = read(number * page_size, page_size)
+    for number, page in enumerate(pages):
         own, padding, flags, _, _ = _PAGE.unpack_from(page)
         magic, version, _, _, free, main, last, txn = _META.unpack_from(page, _HEAD)
         _require((own, padding, flags) == (number, 0, _META_PAGE))
         _require((magic, version) == (_MAGIC, _VERSION))
-        _require(_TREE.unpack(free)[:2] == (page_size, _INTEGER_KEYS))
+        _require(_TREE.unpack(free)[:2] == (len(page), _INTEGER_KEYS))
         _require(_TREE.unpack(main)[:2] == (0, 0))
-        found.append(_Meta(page_size, free, main, last, txn))
+        found.append(_Meta(len(page), free, main, last, txn))
     older, newer = sorted(found, key=lambda meta: meta.txn)
     # They take turns: transaction n is written to page n & 1.
     _require(newer.txn == 0 or (newer.txn == older.txn + 1 and newer is found[newer.txn & 1]))

@@ -266,7 +266,7 @@ def test_info(runs: Path, digests: dict[str, str]) -> None:
     assert fields["Known damage"] == fields["Writers now"] == "none"
     assert re.fullmatch(r"(now|\d+ \w+ ago) \(\d{4}-\d\d-\d\dT[\d:]{8}Z\)", fields["Last commit"])
     # Silence is told.
-    assert fields["Last verification"] == "never"
+    assert fields["Last verification"].startswith("never")
     with castore.open(runs, readonly=True) as store:
         assert record("-s", runs, "info") == {"type": "store", **store.info().to_dict()}
 
