@@ -44,6 +44,7 @@ from castore.model.config import (
     valid_chunk_size,
 )
 from castore.model.digest import Digest, derived
+from castore.model.encoding import encode
 from castore.packs.index import LmdbIndex
 from castore.pipeline.load import load as load_state
 from castore.pipeline.parts import Parts
@@ -74,6 +75,10 @@ __all__ = ["Store", "fsck_path", "load", "open_store", "save"]
 FOLDERS = ("packs", "log", "sessions", "quarantine")
 _VERIFY = ("background", "now", "off")
 _META_DEPTH = 64
+#: Bytes of ``meta``: it is read to look at a checkpoint.
+MAX_META = 1 << 20
+#: Characters of a message: it stands in the log.
+MAX_MESSAGE = 10_000
 
 Progress = Callable[[int], None]
 
@@ -219,8 +224,8 @@ class Store:
             raise UnsupportedFeature(f"compression={compression!r} is not in this version")
         if verify not in _VERIFY:
             raise UsageError(f"verify is one of {', '.join(_VERIFY)}, not {verify!r}")
-        if message is not None and not isinstance(message, str):
-            raise UsageError(f"message is text, not {type(message).__name__}")
+        if message is not None:
+            _check_message(message)
         meta = None if meta is None else plain_meta(meta)
         number = _step(step)
         from castore.state import describe
@@ -514,7 +519,9 @@ class Store:
     def fsck(self, *, quick: bool = False, progress: Progress | None = None) -> FsckReport:
         """Check everything; never writes.  ``quick`` reads no chunk."""
         self._open_or_raise()
-        return check_store(self._storage, quick=quick, progress=progress)
+        # What lies there now is read, not what a descriptor still holds of it.
+        with contextlib.closing(LocalStorage(self.path)) as storage:
+            return check_store(storage, quick=quick, progress=progress)
 
     def gc(self, *, dry_run: bool = False) -> GcReport:
         """Remove what killed and failed saves left.  Needs no free space."""
@@ -602,6 +609,7 @@ def _config(storage: LocalStorage, create: bool, chunk_size: int) -> StoreConfig
         storage.make_folder(folder)
     # Of several makers one wins; all go on with the winner's.
     storage.create(CONFIG_NAME, StoreConfig(random_bytes(16), chunk_size).render())
+    storage.sync_folder("")  # the winner may have been killed before its own fsync
     make_reserve(storage)
     return read_config(storage)
 
@@ -639,7 +647,9 @@ def _shared(path: str | Path, create: bool) -> Store:
             with contextlib.suppress(OSError, StoreNotFound, StoreUnreadable):
                 with contextlib.closing(LocalStorage(key)) as storage:
                     config = read_config(storage)
-                if config == store._config and not store._closed:
+                    # A copy in the place of the folder we hold has the same id.
+                    same = config == store._config and store._storage.is_folder_of(storage)
+                if same and not store._closed:
                     return store
             store.close()
             del _SHARED[key]
@@ -699,6 +709,21 @@ def _step(step: Any) -> int | None:
     return number
 
 
+def _check_message(message: Any) -> None:
+    if not isinstance(message, str):
+        raise UsageError(f"message is text, not {type(message).__name__}")
+    if not _is_unicode(message) or len(message) > MAX_MESSAGE:
+        raise UsageError(f"message is at most {MAX_MESSAGE} characters of valid Unicode")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def plain_meta(meta: Any) -> dict[str, Any]:
     """A copy of a user's ``meta`` as plain data.
 
@@ -708,12 +733,21 @@ def plain_meta(meta: Any) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise BadState(f"meta is a dict, not {type(meta).__name__}", path="", paths=[""])
     plain: dict[str, Any] = _plain_meta(meta, "meta", 0)
+    size = len(encode(plain))
+    if size > MAX_META:
+        raise BadState(
+            f"meta comes to {size:,} bytes, and has at most {MAX_META:,}: put it into the state",
+            path="meta",
+            paths=["meta"],
+        )
     return plain
 
 
 def _plain_meta(value: Any, path: str, depth: int) -> Any:
     if depth > _META_DEPTH:
         raise BadState(f"{path} is nested deeper than {_META_DEPTH}", path=path, paths=[path])
+    if isinstance(value, str) and not _is_unicode(value):
+        raise BadState(f"{path} is no valid Unicode: {value!r}", path=path, paths=[path])
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -724,7 +758,7 @@ def _plain_meta(value: Any, path: str, depth: int) -> Any:
         return float(value)
     if isinstance(value, dict):
         for key in value:
-            if not isinstance(key, str):
+            if not isinstance(key, str) or not _is_unicode(key):
                 raise BadState(
                     f"{path} has a key that is no text: {key!r}", path=path, paths=[path]
                 )

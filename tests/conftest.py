@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 CAMPAIGN = os.environ.get("CASTORE_TEST_CAMPAIGN") == "1"
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
-# A shell that puts the suite in the background has it ignore SIGINT, and then so would every process
-# that the tests start and interrupt.
+# A shell that puts the suite in the background has it ignore SIGINT, and then so would every
+# process that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

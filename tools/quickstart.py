@@ -29,8 +29,7 @@ MARKER = ".made-by-castore-quickstart"
 STEPS = 60  # of the pre-training, each run
 SAVE_EVERY = 5
 FINE_TUNE_STEPS = 20
-KILL_AFTER = 15  # acknowledged step after which the next save is killed ...
-KILL_TRIES = 4  # ... or the one after that, if the save was quicker than the kill
+KILL_AFTER = 15  # a save after this step is killed; a later one, if the save beats the kill
 FURTHER = 20  # losses that must be equal at the least; the control trains this many
 
 QUOTED_LINES = 40  # of what a command prints
@@ -147,6 +146,11 @@ class Training:
         self.reader.start()
         ALL_TRAININGS.append(self)
 
+    @property
+    def safe(self) -> int:
+        """The newest step that this process knows to be in the store."""
+        return max(self.saved, self.resumed or 0)
+
     def _read(self) -> None:
         for line in self.process.stdout or ():
             self.text.append(line)
@@ -187,17 +191,15 @@ class Training:
 ALL_TRAININGS: list[Training] = []
 
 
-def kill_in_a_save(training: Training, store: Path, after: int) -> Path | None:
-    """SIGKILL ``training`` while it writes the save that follows step ``after``.
+def kill_in_a_save(training: Training, store: Path, after: int) -> Path:
+    """SIGKILL ``training`` while it writes a save, once step ``after`` is in the store.
 
     A save has its own folder in the store; the kill lands when that folder has appeared and holds
-    bytes of tensors.  Gives the folder, or None where the training ended first.
+    bytes of tensors.  Gives the folder.
     """
-    training.watch("training", until=lambda: training.saved >= after)
-    if training.saved < after:
-        raise Failed("training ended before it could be killed:\n" + "".join(training.text[-30:]))
+    training.watch("training", until=lambda: training.safe >= after)
     packs = store / "packs"
-    before = set(os.listdir(packs))
+    before = set(os.listdir(packs)) if packs.exists() else set()
     while training.process.poll() is None:
         for name in set(os.listdir(packs)) - before:
             written = [p.stat().st_size for p in (packs / name).glob("*.data.pack*")]
@@ -207,7 +209,7 @@ def kill_in_a_save(training: Training, store: Path, after: int) -> Path | None:
                 training.reader.join()
                 return packs / name
         time.sleep(0.0002)
-    return None
+    raise Failed("training ended before it could be killed:\n" + "".join(training.text[-30:]))
 
 
 # --- the castore command ------------------------------------------------------------------------
@@ -258,34 +260,38 @@ class Quickstart:
         self.twin = Training(
             self.twin_store, *self.common[:2], "--save-every", STEPS, *self.common[4:]
         )
-        for attempt in range(KILL_TRIES):
+        head: int | None = None
+        while True:
             self.killed = Training(self.store, *self.common)
-            after = KILL_AFTER + attempt * SAVE_EVERY
-            folder = kill_in_a_save(self.killed, self.store, after)
-            if attempt == 0:
+            folder = kill_in_a_save(self.killed, self.store, head or KILL_AFTER)
+            if head is None:
                 for line in self.killed.text:
                     if line.startswith("new run"):
                         Out.line(f"  {line.strip()}")
                 Out.title(2, "kill it with SIGKILL in the middle of a save, and resume")
-            head = castore.open(self.store).log("main")[0].step
-            if folder is None or not folder.is_dir():
-                raise Failed("the training was done before it could be killed")
-            if head == after:
+            head = castore.open(self.store).log("main")[0].step or 0
+            if head > STEPS - FURTHER:
+                raise Failed("every save was quicker than the kill")
+            noted = findings(self.store)
+            if noted:  # what, is claimed below
                 break
             Out.text(f"The save of step {head} beat the kill, so it exists, whole. Again.")
-        else:
-            raise Failed(f"no save could be killed in {KILL_TRIES} tries")
-        debris = sum(p.stat().st_size for p in folder.glob("*"))
+        written = sum(p.stat().st_size for p in folder.glob("*"))
         Out.text(f"""
-            Killed while step {after + SAVE_EVERY} was being saved: {size(debris)} written, but no
+            Killed while step {head + SAVE_EVERY} was being saved: {size(written)} written, but no
             entry in the log, so that save does not exist. The bytes it left are debris.""")
-        claim(f"main's head is step {after}, the last save that was acknowledged", head == after)
-        show_castore(self.store, "fsck")
-        codes = {finding["code"] for finding in findings(self.store)}
         claim(
-            "fsck finds no damage; all there is to note is debris", codes == {"debris"}, f"{codes}"
+            f"main's head is step {head}, the last save that was acknowledged",
+            head == self.killed.safe,
         )
-        return after
+        show_castore(self.store, "fsck")
+        debris = [(f["code"], Path(f["file"]).name) for f in noted]
+        claim(
+            "fsck finds no damage; all it notes is that save's folder, as debris",
+            debris == [("debris", folder.name)],
+            f"{debris}",
+        )
+        return head
 
     def resume(self, head: int) -> None:
         """Resume from the head; compare with the twin and with the control."""

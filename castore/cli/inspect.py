@@ -313,7 +313,7 @@ def info(as_json: bool) -> None:
     stored = size(report.pack_bytes)
     ratio = (
         f", {report.logical_bytes / report.pack_bytes:.1f} times as much"
-        if report.pack_bytes < report.logical_bytes
+        if 0 < report.pack_bytes < report.logical_bytes
         else ""
     )
     features = [*report.features.get("required", ()), *report.features.get("optional", ())]

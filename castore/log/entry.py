@@ -23,6 +23,7 @@ __all__ = [
     "ENTRY_BLOCK",
     "FIRST_PREV",
     "MAX_FILE",
+    "MAX_RECORD",
     "Add",
     "Change",
     "Condemned",

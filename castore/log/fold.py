@@ -318,6 +318,21 @@ class Fold:
             digest in named for named in self.damaged.values()
         )
 
+    def dangling(self) -> str | None:
+        """A branch, tag or pin that names what is not live: no sound log has one."""
+        for name, branch in self.branches.items():
+            if not self.live.keys() >= set(branch.checkpoints):
+                return f"branch {name} lists a checkpoint that is not live"
+        named = {**self.tags, **{n: d for n, (d, _) in self.pins.items()}}
+        return next(
+            (
+                f"{n} names a checkpoint that is not live"
+                for n, d in named.items()
+                if d not in self.live
+            ),
+            None,
+        )
+
     def heads(self) -> Mapping[str, Digest]:
         """The branches that stand somewhere, and where."""
         return {name: b.head for name, b in sorted(self.branches.items()) if b.head is not None}

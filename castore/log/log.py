@@ -13,14 +13,19 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 
-from castore.errors import SaveFailed, StoreUnreadable, UnsupportedFeature
+from castore.errors import SaveFailed, StoreUnreadable, UnsupportedFeature, UsageError
 from castore.log.entry import (
     MAX_FILE,
+    MAX_RECORD,
     Change,
     Condemned,
     Entry,
     EntryError,
+    LetGo,
     Lost,
+    Pin,
+    SetBranch,
+    SetTag,
     entry_name,
     parse_file,
 )
@@ -34,11 +39,15 @@ __all__ = ["AppendFateUnknown", "Log", "fold_name"]
 PROBE = 64
 #: A fold file is written at every multiple of this.
 FOLD_EVERY = 256
+#: A fold file longer than this is not read: the entries say it all.
+MAX_FOLD = 1 << 30
 #: How many fold files are kept.
 FOLDS_KEPT = 2
 #: Features this castore knows.
 KNOWN_FEATURES: frozenset[str] = frozenset()
 
+#: Changes after which a ref might name what is not live, were the log not sound.
+_MOVES = (LetGo, Pin, SetBranch, SetTag)
 _ENTRY_FILE = re.compile(r"\d{12}", re.ASCII)
 _FOLD_FILE = re.compile(r"(\d{12})\.fold", re.ASCII)
 
@@ -120,6 +129,8 @@ class Log:
         self._reached = max(self.listed(), default=0)
         for seq in self.fold_files():
             with contextlib.suppress(OSError, EntryError, StoreUnreadable, UnsupportedFeature):
+                if (self._storage.size(fold_name(seq)) or 0) > MAX_FOLD:
+                    continue  # derived, and not worth the memory
                 fold = parse_fold(self._storage.read(fold_name(seq)), self._store)
                 if fold.seq == seq:
                     self._reached = max(self._reached, seq)
@@ -185,6 +196,8 @@ class Log:
         try:
             if isinstance(step, Entry):
                 fold.advance([step])
+                if any(isinstance(c, _MOVES) for c in step.changes) and (odd := fold.dangling()):
+                    raise EntryError(f"after entry {seq}, {odd}")
             else:
                 fold.skip_lost(*step)
         except EntryError as e:
@@ -263,6 +276,11 @@ class Log:
                 fold.seq + 1, fold.chain, act, now_ns(), identity().describe(), why, self._store,
                 changes,
             )  # fmt: skip
+            if len(entry.record()) > MAX_RECORD:
+                raise UsageError(
+                    f"{why}: the log entry would have {len(entry.record()):,} bytes, and none has "
+                    f"more than {MAX_RECORD:,}; nothing was written to the log"
+                )
             if self._create(entry):
                 self._durable = max(self._durable, entry.seq)
                 self._remember(fold, entry)

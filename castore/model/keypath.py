@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["display", "escape", "join", "names", "split"]
+__all__ = ["LONG_INT", "display", "escape", "join", "names", "split"]
 
 
 def escape(text: str) -> str:
@@ -30,13 +30,24 @@ def _visible(char: str) -> str:
 
 
 def _odd(key: Any) -> str:
-    return f"~({escape(repr(key))})" if key != "" else '~("")'
+    return f"~({escape(_repr(key))})" if key != "" else '~("")'
+
+
+def _repr(key: Any) -> str:
+    try:
+        return repr(key)
+    except ValueError:  # Python does not write out an int of more than some thousand digits
+        return f"tuple of {len(key)}" if isinstance(key, tuple) else hex(key)
+
+
+#: Bits of an int that is written as its digits; a longer one as ``~(0x...)``.
+LONG_INT = 4096
 
 
 def _name(key: Any) -> str:
     if type(key) is str and key:
         return escape(key)
-    return str(key) if type(key) is int else _odd(key)
+    return str(key) if type(key) is int and key.bit_length() <= LONG_INT else _odd(key)
 
 
 def names(keys: Iterable[Any]) -> list[str]:

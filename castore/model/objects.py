@@ -533,7 +533,37 @@ class CheckpointObject:
             if not _is_digest(fields[name]):
                 raise EncodingError(f"{name} is no digest")
             fields[name] = Digest(fields[name])
+        for name, kind in _PLAIN_FIELDS.items():
+            if not isinstance(fields[name], kind) or isinstance(fields[name], bool):
+                raise EncodingError(f"{name} is malformed")
+        if not _is_plain(fields["meta"]):
+            raise EncodingError("meta holds what is no plain data")
         return cls(**fields)
+
+
+_PLAIN_FIELDS: dict[str, Any] = {
+    "step": int | None,
+    "time": int,
+    "meta": dict | None,
+    "message": str | None,
+    "tensors": int,
+    "logical_bytes": int,
+    "chunk_size": int,
+}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a decoded meta holds what JSON can say."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+        elif isinstance(item, bytes):
+            return False
+    return True
 
 
 _CHECKPOINT_FIELDS = tuple(CheckpointObject.__dataclass_fields__)

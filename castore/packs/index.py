@@ -203,7 +203,9 @@ class LmdbIndex:
                         return act()  # type: ignore[no-any-return]
                     except lmdb.ReadersFullError:
                         break  # not corruption: a table of readers that is full
-                    except (lmdb.Error, OSError):
+                    except (lmdb.Error, OSError) as e:
+                        if "already open in this process" in str(e):
+                            break  # by another Store, for which it is sound
                         if attempt == 1:
                             with contextlib.suppress(lmdb.Error, OSError):
                                 self._discard()

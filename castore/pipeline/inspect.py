@@ -7,6 +7,7 @@ from typing import Any
 
 from castore.errors import CorruptionError
 from castore.log.fold import Fold, Live
+from castore.model import keypath
 from castore.model.digest import Digest
 from castore.model.encoding import EncodingError
 from castore.model.objects import (
@@ -18,7 +19,6 @@ from castore.model.objects import (
     child_node,
     child_values,
     content_grid,
-    key_text,
     read_content,
 )
 from castore.packs.reader import PackSet, RecordDamaged
@@ -44,6 +44,8 @@ def tree(parts: Parts, fold: Fold, live: Live, path: str | None) -> list[TreeEnt
     shelf = PackSet(parts.storage, fold.packs_of(live.digest))
     checkpoint = read_checkpoint(parts.storage, shelf, live)
     try:
+        if checkpoint.chunk_size != parts.config.chunk_size:
+            raise EncodingError(f"its chunk size {checkpoint.chunk_size} is not the store's")
         value = find_value(checkpoint.root, path or "", shelf.fetch, live.digest.short)
         return list(_entries(value, (path or "").strip("/"), shelf, checkpoint.chunk_size))
     except RecordDamaged as e:
@@ -73,6 +75,8 @@ def _leaf(path: str, value: Any, shelf: PackSet, chunk_size: int) -> TreeEntry:
     if not isinstance(value, list):
         kind = "None" if value is None else type(value).__name__
         return TreeEntry(path, kind, text=repr(value))
+    if not value or not isinstance(value[0], str):
+        raise EncodingError(f"{path} is no value")
     kind = value[0]
     if kind not in CONTENT_AT:
         return TreeEntry(path, kind, text=", ".join(map(repr, value[1:])))
@@ -92,8 +96,9 @@ def _leaf(path: str, value: Any, shelf: PackSet, chunk_size: int) -> TreeEntry:
             chunks=tuple(d.hex() for d in digests),
             tie=value[at + 1],
         )
-    text = repr(key_text(value)) if kind == "int" and content.inline is not None else None
+    text = None
     if kind == "int" and content.inline is not None:
-        text = str(int.from_bytes(content.inline, "little", signed=True))
+        number = int.from_bytes(content.inline, "little", signed=True)
+        text = hex(number) if number.bit_length() > keypath.LONG_INT else str(number)
     nbytes = len(content.inline) if content.inline is not None else None
     return TreeEntry(path, kind, text, nbytes=nbytes, chunks=tuple(d.hex() for d in digests))

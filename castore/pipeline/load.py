@@ -214,6 +214,8 @@ class _Load:
         try:
             if checkpoint.root != live.add.root:
                 raise EncodingError("its root is not the one that the log names")
+            if checkpoint.chunk_size != parts.config.chunk_size:
+                raise EncodingError(f"its chunk size {checkpoint.chunk_size} is not the store's")
             node = find_value(checkpoint.root, path or "", shelf.fetch, live.digest.short)
             plan = plan_state(
                 node,

@@ -23,13 +23,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from castore.errors import CastoreError, CorruptionError, RefConflict, SaveFailed, UsageError
+from castore.errors import (
+    BadState,
+    CastoreError,
+    CorruptionError,
+    RefConflict,
+    SaveFailed,
+    UsageError,
+)
 from castore.log.entry import Add, Change, Verified
 from castore.log.fold import Fold, Live, broken_needs, is_present
 from castore.log.log import AppendFateUnknown
 from castore.model.digest import Buffer, Digest, Kind, derived, kind_digest
 from castore.model.encoding import encode
-from castore.model.objects import CheckpointObject, encode_tree
+from castore.model.objects import MAX_OBJECT, CheckpointObject, encode_tree
 from castore.model.packinfo import PackInfo
 from castore.packs.findings import pack_finding
 from castore.packs.format import meta_names
@@ -313,6 +320,13 @@ class _Save:
         objects: dict[Digest, tuple[Kind, bytes]] = {}
 
         def sink(kind: Kind, digest: Digest, data: bytes) -> None:
+            if len(data) > MAX_OBJECT:
+                raise BadState(
+                    f"a container's own entries come to {len(data):,} bytes, and an object has at "
+                    f"most {MAX_OBJECT:,}: shorten its keys, or its arrays' dtypes",
+                    path="",
+                    paths=[""],
+                )
             objects[digest] = (kind, data)
 
         return encode_tree(self.description.root, sink), objects

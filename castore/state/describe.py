@@ -270,6 +270,9 @@ class _Walk:
                 path = keypath.join([p for p in (self.path(), name) if p])
                 self.offenders.append((path, e.what, e.advice))
                 keys.append(encode(name))
+        if len(set(keys)) != len(keys):
+            what = "keys that differ to Python and are one when written down"
+            self.offenders.append((self.path(), what, "tell them apart by their values"))
         return keys
 
     def sort_data(self, start: int) -> None:

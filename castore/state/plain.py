@@ -79,6 +79,9 @@ def _encode_complex(value: complex) -> bytes:
 
 
 def _encode_path(value: PurePath) -> bytes:
+    again = type(value)(str(value))
+    if (again.parts, again.drive, again.root) != (value.parts, value.drive, value.root):
+        raise Refused(f"a path whose text {str(value)!r} reads otherwise", "keep value.parts")
     text = str(value).encode("utf-8", "surrogatepass")
     data = encode(["path", type(value).__name__, text])
     return _bounded(data, "a path", "keep str(path) instead")

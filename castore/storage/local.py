@@ -299,6 +299,11 @@ class LocalStorage:
         found = os.statvfs(self._path)
         return found.f_bavail * found.f_frsize
 
+    def is_folder_of(self, other: LocalStorage) -> bool:
+        """Whether both stand for one folder, whatever it is called."""
+        mine, its = os.fstat(self._root), os.fstat(other._root)
+        return (mine.st_dev, mine.st_ino) == (its.st_dev, its.st_ino)
+
     def writable(self) -> bool:
         """Whether this process may make files in the store's folder."""
         return os.access(self._path, os.W_OK)

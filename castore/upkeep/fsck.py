@@ -70,6 +70,7 @@ class _Fsck:
     progress: Progress | None
     findings: list[Finding] = field(default_factory=list)
     bytes_read: int = 0
+    chunk_size: int = 0
     #: (pack path, digest) of records that are bad, with the damage.
     bad: dict[tuple[str, bytes], Damage] = field(default_factory=dict)
     #: tables read once for the whole check
@@ -77,6 +78,7 @@ class _Fsck:
 
     def run(self) -> FsckReport:
         config = self._config()
+        self.chunk_size = config.chunk_size
         listed = list_packs(self.storage)
         log = Log(self.storage, config.store_id, readonly=True)
         fold = self._log(log)
@@ -158,6 +160,8 @@ class _Fsck:
                 )
             try:
                 fold.advance([entry])
+                if odd := fold.dangling():
+                    raise EntryError(f"after entry {seq}, {odd}")
             except EntryError as e:
                 self._broken_log(log, seq, last, StoreUnreadable(str(e)))
                 return fold
@@ -250,8 +254,12 @@ class _Fsck:
             checkpoint = CheckpointObject.parse(fetch(Kind.CHECKPOINT, live.digest))
             if checkpoint.root != live.add.root or checkpoint.parent != live.add.parent:
                 raise EncodingError("it is not the checkpoint that its log entry describes")
+            if checkpoint.chunk_size != self.chunk_size:
+                raise EncodingError(f"its chunk size {checkpoint.chunk_size} is not the store's")
             locate = shelf.chunk_map().places
             for path, value in walk(checkpoint.root, fetch):
+                if isinstance(value, list) and not (value and isinstance(value[0], str)):
+                    raise EncodingError(f"{path} is no value")
                 if isinstance(value, list) and value[0] in CONTENT_AT:
                     self._content(subject, shelf, fetch, locate, path, value, checkpoint)
         except RecordDamaged as e:

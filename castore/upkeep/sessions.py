@@ -21,6 +21,8 @@ SAVE_ID = re.compile(r"\d{8}T\d{9}-[0-9a-f]{16}", re.ASCII)
 #: Another host's session counts as dead after this many seconds without a beat, by the storage's
 #: clock: a writer that sleeps longer merely writes again.
 SILENCE = 24 * 3600
+#: No record is longer: what is beyond is not read.
+MAX_RECORD = 4096
 #: Seconds between beats.
 BEAT = 30.0
 
@@ -55,6 +57,19 @@ class Session:
             self._storage.delete(self._name)
 
 
+def _writer(data: bytes) -> ProcessIdentity | None:
+    """Whom a session's record names, or None where it is torn or strange."""
+    try:
+        record = json.loads(data)
+        wanted = {"host": str, "boot": str, "pid_space": str, "pid": int, "start": int}
+        fields = {name: record[name] for name in wanted}
+        if all(type(fields[name]) is kind for name, kind in wanted.items()):
+            return ProcessIdentity(**fields)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return None
+
+
 def session_ids(storage: Storage) -> list[str]:
     """Ids of the sessions there are."""
     return [name for name in storage.list("sessions") if SAVE_ID.fullmatch(name)]
@@ -68,15 +83,11 @@ def is_live(storage: Storage, save: str, *, may_write: bool, silence: float = SI
     """
     name = f"sessions/{save}"
     try:
-        data = storage.read(name)
+        data = storage.read(name, 0, MAX_RECORD)
     except OSError:
         return False
-    with contextlib.suppress(ValueError, TypeError):
-        record = json.loads(data)
-        record.pop("time", None)
-        alive = process_alive(ProcessIdentity(**record))
-        if alive is not None:
-            return alive
+    if (writer := _writer(data)) is not None and (alive := process_alive(writer)) is not None:
+        return alive
     if not may_write:
         return True
     try:

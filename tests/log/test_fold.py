@@ -116,22 +116,6 @@ _changes = st.one_of(
 )
 
 
-@st.composite
-def _histories(draw: st.DrawFn) -> list[tuple[Change, ...]]:
-    """Entries of one to three changes; the first ones put something on every branch."""
-    begin: list[Change] = [
-        adds(branch, CHECKPOINTS[i], tuple(PACKS[i : i + 3]), i)
-        for i, branch in enumerate(BRANCHES)
-    ]
-    flat = begin + draw(st.lists(_changes, min_size=4, max_size=30))
-    history = []
-    while flat:
-        n = draw(st.integers(1, 3))
-        history.append(tuple(flat[:n]))
-        flat = flat[n:]
-    return history
-
-
 # -- the model -----------------------------------------------------------------------------------
 
 
@@ -232,11 +216,49 @@ class Model:
             self.bad = {key for key in self.bad if key[0] != path}
             self.unhealed = {k: v for k, v in self.unhealed.items() if k[0] != path}
 
+    @property
+    def dangling(self) -> bool:
+        """Whether a ref names what is not live: no writer leaves it so."""
+        named = {d for listed in self.lists.values() for d in listed}
+        named |= set(self.tags.values()) | {d for d, _ in self.pins.values()}
+        return not named <= self.needs.keys()
+
     def drop(self, ds: Any) -> None:
         for d in ds:
             if d in self.needs:
                 self.order.remove(d)
                 del self.needs[d], self.step[d], self.since[d]
+
+
+@st.composite
+def _histories(draw: st.DrawFn) -> list[tuple[Change, ...]]:
+    """Entries of one to three changes, such as writers make; the last may be another."""
+    model = Model()
+    flat: list[Change] = []
+    begin = [
+        adds(branch, CHECKPOINTS[i], tuple(PACKS[i : i + 3]), i)
+        for i, branch in enumerate(BRANCHES)
+    ]
+    for change in begin + draw(st.lists(_changes, min_size=4, max_size=30)):
+        made = [change]
+        match change:
+            case SetBranch(name, d) | SetTag(name, d) if d is not None and d not in model.needs:
+                made = [type(change)(name, model.order[-1] if model.order else None)]
+            case LetGo(ds):  # off every list first, as a window does
+                made = [Unlisted(name, ds) for name in model.lists] + made
+            case Unlisted(name, _) if name not in model.lists:
+                continue
+        for each in made:
+            model.change(each, 0)
+        flat += made
+    if draw(st.integers(0, 9)) == 0:  # and one that is refused, or not, at the end
+        flat.append(draw(_changes))
+    history = []
+    while flat:
+        n = draw(st.integers(1, 3))
+        history.append(tuple(flat[:n]))
+        flat = flat[n:]
+    return history
 
 
 def compare(fold: Fold, model: Model) -> None:
@@ -266,6 +288,7 @@ def compare(fold: Fold, model: Model) -> None:
     assert fold.quarantined == model.quarantined
     assert fold.leans == model.leans
     assert fold.windows == model.windows
+    assert (fold.dangling() is not None) is model.dangling
     for path in PATHS:
         for chunk in CHUNKS:
             assert is_present(fold, path, chunk) == (
@@ -292,7 +315,7 @@ def test_the_fold_is_what_the_model_says(history: list[tuple[Change, ...]]) -> N
         try:
             for change in changes:
                 model.change(change, entry.seq)
-        except KeyError:  # a list that is not there is unlisted
+        except KeyError:
             event("refused")
             with pytest.raises(EntryError):
                 fold.apply(entry)
@@ -412,6 +435,29 @@ def test_what_is_known_of_a_pack_outlasts_that_its_checkpoint_is_added_anew() ->
     assert fold.uses == {one.path: 1}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        SetBranch("main", CHECKPOINTS[1]),
+        SetBranch("new", CHECKPOINTS[1]),
+        SetTag("x", CHECKPOINTS[1]),
+        Pin("x", CHECKPOINTS[1], ()),
+        LetGo((CHECKPOINTS[0],)),
+    ],
+    ids=lambda c: c.tag,
+)
+def test_a_ref_that_names_what_is_not_live_is_told_of(change: Change) -> None:
+    fold = Fold()
+    fold = fold.apply(entry_after(fold, (adds("main", CHECKPOINTS[0], (), 1),)))
+    assert fold.dangling() is None
+    assert fold.apply(entry_after(fold, (change,))).dangling() is not None
+
+
+def test_a_list_that_is_not_there_cannot_be_shortened() -> None:
+    with pytest.raises(EntryError):
+        Fold().apply(entry_after(Fold(), (Unlisted("nowhere", ()),)))
+
+
 # -- the rule for what an entry may name ---------------------------------------------------------
 
 
@@ -450,7 +496,7 @@ def test_broken_needs(
 
 def test_an_entry_that_does_not_follow_is_refused() -> None:
     fold = Fold()
-    first = entry_after(fold, (SetTag("x", CHECKPOINTS[0]),))
+    first = entry_after(fold, (adds("main", CHECKPOINTS[0], (), 1),))
     assert first.prev == FIRST_PREV
     for entry in (
         Entry(2, FIRST_PREV, bytes(16), 0, "", "", STORE, ()),
@@ -507,7 +553,12 @@ def rich_fold() -> Fold:
         (Verified((PACKS[0].path,)), Damaged(PACKS[1].path, (CHUNKS[0],), (a,))),
         (SetTag("x", a), Pin("p", b, ("host", "boot", "", 4, 5)), Window("main", (("k", 3),))),
         (adds("retry", c, (PACKS[3],), None), Leans(PACKS[2].path, (PACKS[0].path,))),
-        (LetGo((c,)), Quarantined((PACKS[3].path,)), Features((), ("hints",))),
+        (
+            Unlisted("retry", (c,)),
+            LetGo((c,)),
+            Quarantined((PACKS[3].path,)),
+            Features((), ("hints",)),
+        ),
         (SetBranch("retry", None), Condemned((PACKS[3].path,))),
     ):
         fold = fold.apply(entry_after(fold, changes))

@@ -21,7 +21,10 @@ from castore.log.entry import (
     Entry,
     Features,
     Lost,
+    Pin,
+    SetBranch,
     SetTag,
+    Window,
     entry_name,
 )
 from castore.log.fold import Fold, render_fold
@@ -50,15 +53,20 @@ def storage(folder: Path) -> Iterator[LocalStorage]:
     with_log.close()
 
 
-def tag(log: Log, name: str, to: Digest | None = ONE) -> Entry:
-    entry = log.append(lambda _: (SetTag(name, to),), f"tag {name}")
+def mark(name: str, n: int = 1) -> Window:
+    """A change that leaves its mark in ``fold.windows`` and rests on nothing else."""
+    return Window(name, (("keep_last", n),))
+
+
+def put(log: Log, name: str, n: int = 1) -> Entry:
+    entry = log.append(lambda _: (mark(name, n),), f"put {name}")
     assert entry is not None
     return entry
 
 
 def filled(storage: LocalStorage | MemoryStorage, n: int) -> list[Entry]:
     log = Log(storage, STORE)
-    return [tag(log, f"t{i}") for i in range(1, n + 1)]
+    return [put(log, f"t{i}") for i in range(1, n + 1)]
 
 
 def entries(storage: LocalStorage | MemoryStorage, n: int) -> list[Entry]:
@@ -109,10 +117,10 @@ def check_appended(storage: LocalStorage, writers: int, each: int) -> None:
     assert log.listed() == list(range(1, writers * each + 1))
     found = entries(storage, writers * each)
     assert len({entry.act for entry in found}) == len(found)
-    names = [change.name for entry in found for change in entry.changes]
+    names = [change.branch for entry in found for change in entry.changes]
     for w in range(writers):
         assert [n for n in names if n.startswith(f"{w}-")] == [f"{w}-{i:02d}" for i in range(each)]
-    assert set(log.fold().tags) == set(names)
+    assert set(log.fold().windows) == set(names)
     assert not [name for name in storage.list("log") if name.startswith(".")]
 
 
@@ -126,7 +134,7 @@ def test_threads_append_side_by_side(folder: Path, storage: LocalStorage, shared
         try:
             log = one if shared else Log(own, STORE)
             for i in range(50):
-                tag(log, f"{w}-{i:02d}")
+                put(log, f"{w}-{i:02d}")
         except BaseException as e:
             failures.append(e)
         finally:
@@ -143,16 +151,15 @@ def test_threads_append_side_by_side(folder: Path, storage: LocalStorage, shared
 
 WRITER = """
 import sys
-from castore.log.entry import SetTag
+from castore.log.entry import Window
 from castore.log.log import Log
-from castore.model.digest import Digest
 from castore.storage.local import LocalStorage
 folder, writer, each = sys.argv[1], sys.argv[2], int(sys.argv[3])
 log = Log(LocalStorage(folder), bytes(range(16)))
 print("ready", flush=True)
 sys.stdin.readline()
 for i in range(each):
-    log.append(lambda _: (SetTag(f"{writer}-{i:02d}", Digest(bytes(32))),), "test")
+    log.append(lambda _: (Window(f"{writer}-{i:02d}", ()),), "test")
 """
 
 
@@ -187,12 +194,12 @@ def test_a_number_that_is_taken_is_decided_on_again(fickle: Fickle, storage: Loc
 
     def decide(fold: Fold) -> tuple[Change, ...]:
         seen.append(fold.seq)
-        return (SetTag(f"on-{fold.seq}", ONE),)
+        return (mark(f"on-{fold.seq}"),)
 
     def create(name: str, data: bytes) -> bool:
         if rival := next(rivals, None):
             fickle.on_create = create
-            tag(other, rival)
+            put(other, rival)
         return fickle.really_create(name, data)
 
     fickle.on_create = create
@@ -200,13 +207,13 @@ def test_a_number_that_is_taken_is_decided_on_again(fickle: Fickle, storage: Loc
     assert entry is not None
     assert seen == [2, 3, 4]
     assert entry.seq == 5
-    assert entry.changes == (SetTag("on-4", ONE),)
+    assert entry.changes == (mark("on-4"),)
     assert [e.changes[0] for e in entries(storage, 5)[2:]] == [
-        SetTag("rival-1", ONE),
-        SetTag("rival-2", ONE),
-        SetTag("on-4", ONE),
+        mark("rival-1"),
+        mark("rival-2"),
+        mark("on-4"),
     ]
-    assert other.fold().tags == log.fold().tags
+    assert other.fold().windows == log.fold().windows
 
 
 def test_nothing_to_do_makes_no_entry(storage: LocalStorage) -> None:
@@ -245,11 +252,11 @@ def test_a_lost_reply_is_recognised_as_success(fickle: Fickle) -> None:
         raise lost_reply()
 
     fickle.on_create = create
-    entry = tag(log, "mine")
+    entry = put(log, "mine")
     assert entry.seq == 3
     assert log.entry(3) == entry
     assert synced == ["log"]  # the folder's fsync may be what failed: it is done again
-    assert tag(log, "next").seq == 4
+    assert put(log, "next").seq == 4
     entries(fickle, 4)
 
 
@@ -262,7 +269,7 @@ def test_a_reply_that_says_taken_although_it_is_ours(fickle: Fickle) -> None:
         return False
 
     fickle.on_create = create
-    assert tag(log, "mine").seq == 1
+    assert put(log, "mine").seq == 1
     assert Log(fickle, STORE).fold().seq == 1
 
 
@@ -270,12 +277,12 @@ def test_a_lost_reply_whose_number_is_another_s_is_decided_on_again(fickle: Fick
     log = Log(fickle, STORE)
 
     def create(name: str, data: bytes) -> bool:
-        tag(Log(fickle, STORE), "rival")
+        put(Log(fickle, STORE), "rival")
         raise lost_reply()
 
     fickle.on_create = create
-    assert tag(log, "mine").seq == 2
-    assert set(Log(fickle, STORE).fold().tags) == {"rival", "mine"}
+    assert put(log, "mine").seq == 2
+    assert set(Log(fickle, STORE).fold().windows) == {"rival", "mine"}
 
 
 def test_an_unknown_fate_without_a_file_is_said(fickle: Fickle) -> None:
@@ -287,11 +294,11 @@ def test_an_unknown_fate_without_a_file_is_said(fickle: Fickle) -> None:
 
     fickle.on_create = create
     with pytest.raises(AppendFateUnknown) as e:
-        tag(log, "mine")
+        put(log, "mine")
     assert e.value.seq == 3
     assert e.value.cause.errno == errno.EIO
     # The store goes on.
-    assert tag(log, "later").seq == 3
+    assert put(log, "later").seq == 3
     assert Log(fickle, STORE).fold().seq == 3
 
 
@@ -299,7 +306,7 @@ def test_a_create_that_says_yes_and_leaves_nothing(fickle: Fickle) -> None:
     log = Log(fickle, STORE)
     fickle.on_create = lambda name, data: True
     with pytest.raises(AppendFateUnknown):
-        tag(log, "mine")
+        put(log, "mine")
 
 
 def test_a_success_that_cannot_be_made_durable_is_of_unknown_fate(fickle: Fickle) -> None:
@@ -315,7 +322,7 @@ def test_a_success_that_cannot_be_made_durable_is_of_unknown_fate(fickle: Fickle
 
     fickle.on_create = create
     with pytest.raises(AppendFateUnknown):
-        tag(log, "mine")
+        put(log, "mine")
 
 
 def test_an_entry_that_cannot_be_read_back_is_of_unknown_fate(fickle: Fickle) -> None:
@@ -326,7 +333,7 @@ def test_an_entry_that_cannot_be_read_back_is_of_unknown_fate(fickle: Fickle) ->
 
     fickle.on_create = create
     with pytest.raises(AppendFateUnknown):
-        tag(log, "mine")
+        put(log, "mine")
 
 
 def test_an_error_before_the_link_is_the_system_s(fickle: Fickle) -> None:
@@ -337,9 +344,9 @@ def test_an_error_before_the_link_is_the_system_s(fickle: Fickle) -> None:
 
     fickle.on_create = create
     with pytest.raises(OSError, match="No space") as e:
-        tag(log, "mine")
+        put(log, "mine")
     assert e.value.errno == errno.ENOSPC
-    assert tag(log, "mine").seq == 1
+    assert put(log, "mine").seq == 1
 
 
 class Recorded(LocalStorage):
@@ -377,14 +384,14 @@ def test_another_s_entry_is_made_durable_before_it_is_built_on(
     recorded: Recorded, storage: LocalStorage
 ) -> None:
     log = Log(recorded, STORE)
-    tag(log, "mine")
+    put(log, "mine")
     filled(storage, 1)  # another process: entry 2
     recorded.done.clear()
-    assert tag(log, "mine too").seq == 3
+    assert put(log, "mine too").seq == 3
     steps = [(what, name) for what, name in recorded.done if what != "read" or name[-1] == "2"]
     assert steps[:3] == [("read", entry_name(2)), ("sync", "log"), ("create", entry_name(3))]
     recorded.done.clear()
-    tag(log, "and one more")
+    put(log, "and one more")
     assert ("sync", "log") not in recorded.done  # its own entries are durable already
 
 
@@ -421,7 +428,7 @@ def refuses(storage: LocalStorage, match: str) -> None:
 
     def decide(fold: Fold) -> tuple[Change, ...]:
         called.append(fold)
-        return (SetTag("x", ONE),)
+        return (mark("x"),)
 
     with pytest.raises(StoreUnreadable, match=match):
         Log(storage, STORE).append(decide, "test")
@@ -455,7 +462,7 @@ def test_a_writer_that_was_overtaken_sees_the_gap_too(folder: Path, storage: Loc
     filled(storage, 2)
     log_file(folder, 4).unlink()
     with pytest.raises(StoreUnreadable, match=r"entry 4 .*missing"):
-        tag(log, "x")
+        put(log, "x")
     assert not log_file(folder, 4).exists()
 
 
@@ -466,7 +473,7 @@ def test_the_last_entry_gone_under_a_fold_file_is_damage(
     """Its number must not be given again: what was built on it may still be there."""
     log = Log(storage, STORE)
     for i in range(1, 6):
-        tag(log, f"t{i}")
+        put(log, f"t{i}")
         if i in folds:
             log.write_fold_file(log.fold())
     log_file(folder, 5).unlink()
@@ -495,12 +502,12 @@ def test_a_damaged_half_is_read_from_the_other(
     made = filled(storage, 5)
     damage(log_file(folder, seq), half)
     log = Log(storage, STORE)
-    assert set(log.fold().tags) == {f"t{i}" for i in range(1, 6)}
+    assert set(log.fold().windows) == {f"t{i}" for i in range(1, 6)}
     entry, problems = log.examine(seq)
     assert entry == made[seq - 1]
     assert len(problems) == 1
     assert log.examine(seq % 5 + 1)[1] == []
-    assert tag(log, "next").seq == 6
+    assert put(log, "next").seq == 6
 
 
 @pytest.mark.parametrize("seq", [1, 3, 5])
@@ -536,7 +543,7 @@ def test_an_entry_of_another_store_is_refused(
     theirs = LocalStorage(other)
     log = Log(theirs, bytes(16))
     for name in ("a", "b", "c"):
-        tag(log, name)
+        put(log, name)
     log_file(folder, 3).write_bytes((other / entry_name(3)).read_bytes())
     refuses(storage, "it is of store 0000")
     theirs.close()
@@ -544,7 +551,7 @@ def test_an_entry_of_another_store_is_refused(
 
 def test_an_entry_of_another_history_breaks_the_chain(folder: Path, storage: LocalStorage) -> None:
     filled(storage, 3)
-    stranger = Entry(3, TWO, bytes(16), 0, "", "", STORE, (SetTag("x", ONE),))
+    stranger = Entry(3, TWO, bytes(16), 0, "", "", STORE, (mark("x"),))
     log_file(folder, 3).write_bytes(stranger.render())
     refuses(storage, "entry 3 names")
 
@@ -564,7 +571,7 @@ def test_what_is_no_file_in_an_entry_s_place_is_damage(
     # No regular file: not an entry; but its number cannot be had either.
     log = Log(storage, STORE)
     with pytest.raises((StoreUnreadable, AppendFateUnknown)):
-        tag(log, "x")
+        put(log, "x")
     assert storage.size(entry_name(3)) is None
 
 
@@ -577,7 +584,19 @@ def test_strangers_in_the_folder_are_no_entries(folder: Path, storage: LocalStor
     assert log.fold().seq == 2
     assert log.listed() == [1, 2]
     assert log.fold_files() == []
-    assert tag(log, "next").seq == 3
+    assert put(log, "next").seq == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [SetTag("x", ONE), SetBranch("x", ONE), Pin("x", ONE, ())],
+    ids=lambda c: c.tag,
+)
+def test_a_ref_to_what_is_not_live_is_damage(storage: LocalStorage, change: Change) -> None:
+    found = filled(storage, 2)
+    entry = Entry(3, found[-1].digest(), bytes(16), 0, "", "", STORE, (change,))
+    storage.create(entry_name(3), entry.render())
+    refuses(storage, "after entry 3, .*not live")
 
 
 # -- what a newer castore wrote ------------------------------------------------------------------
@@ -595,12 +614,12 @@ def put_record(storage: LocalStorage, seq: int, prev: Digest, changes: list[Any]
 
 def test_an_unknown_kind_of_change_is_an_unsupported_feature(storage: LocalStorage) -> None:
     found = filled(storage, 2)
-    put_record(storage, 3, found[-1].digest(), [["tag", "x", digest(1)], ["rebase", "main"]])
+    put_record(storage, 3, found[-1].digest(), [["window", "x", []], ["rebase", "main"]])
     log = Log(storage, STORE)
     with pytest.raises(UnsupportedFeature, match="'rebase'"):
         log.fold()
     with pytest.raises(UnsupportedFeature):
-        tag(log, "x")
+        put(log, "x")
     assert log.listed() == [1, 2, 3]
 
 
@@ -615,7 +634,7 @@ def test_a_required_feature_that_is_not_known_refuses_the_store(storage: LocalSt
         with pytest.raises(UnsupportedFeature, match="deltas"):
             reader.fold()
         with pytest.raises(UnsupportedFeature):
-            tag(reader, "x")
+            put(reader, "x")
 
 
 # -- entries that are lost for ever --------------------------------------------------------------
@@ -626,19 +645,19 @@ def test_a_required_feature_that_is_not_known_refuses_the_store(storage: LocalSt
 def test_a_lost_entry_takes_effect_in_its_place(
     folder: Path, storage: LocalStorage, how: str, later: int
 ) -> None:
-    """Entry 3 moved a tag that entry 4 moves on: told of later, it must not win."""
+    """Entry 4 changes what entry 3 set: told of later, entry 3 must not win."""
     log = Log(storage, STORE)
-    tag(log, "t1")
-    tag(log, "t2")
-    third = log.append(lambda _: (SetTag("here", ONE), SetTag("moved", ONE)), "test")
+    put(log, "t1")
+    put(log, "t2")
+    third = log.append(lambda _: (mark("here", 1), mark("changed", 1)), "test")
     assert third is not None
-    tag(log, "moved", TWO)
+    put(log, "changed", 2)
     while log.fold().seq < later:
-        tag(log, "more")
-    expected = log.fold().tags
-    additions = (("tag", "here", bytes(ONE)), ("tag", "moved", bytes(ONE)))
+        put(log, "more")
+    expected = log.fold().windows
+    additions = tuple(("window", name, (("keep_last", 1),)) for name in ("here", "changed"))
     log.append(lambda _: (Lost(3, third.digest(), additions),), "repair")
-    tag(log, "after")
+    put(log, "after")
     path = log_file(folder, 3)
     if how == "missing":
         path.unlink()
@@ -646,9 +665,9 @@ def test_a_lost_entry_takes_effect_in_its_place(
         damage(path, 0, 1)
     fold = Log(storage, STORE).fold()
     assert fold.seq == later + 2
-    assert fold.tags == {**expected, "after": ONE}
-    assert fold.tags["moved"] == TWO
-    assert tag(Log(storage, STORE), "next").seq == later + 3
+    assert fold.windows == {**expected, "after": (("keep_last", 1),)}
+    assert fold.windows["changed"] == (("keep_last", 2),)
+    assert put(Log(storage, STORE), "next").seq == later + 3
 
 
 def test_nothing_is_known_of_a_lost_entry(folder: Path, storage: LocalStorage) -> None:
@@ -656,14 +675,14 @@ def test_nothing_is_known_of_a_lost_entry(folder: Path, storage: LocalStorage) -
     log = Log(storage, STORE)
     log.append(lambda _: (Lost(2, found[1].digest(), ()),), "repair")
     damage(log_file(folder, 2), 0, 1)
-    assert set(Log(storage, STORE).fold().tags) == {"t1", "t3", "t4"}
+    assert set(Log(storage, STORE).fold().windows) == {"t1", "t3", "t4"}
 
 
 def test_a_lost_entry_that_can_be_read_counts_as_it_is(storage: LocalStorage) -> None:
     found = filled(storage, 4)
     log = Log(storage, STORE)
     log.append(lambda _: (Lost(2, found[1].digest(), ()),), "repair")
-    assert set(Log(storage, STORE).fold().tags) == {"t1", "t2", "t3", "t4"}
+    assert set(Log(storage, STORE).fold().windows) == {"t1", "t2", "t3", "t4"}
 
 
 @pytest.mark.parametrize(
@@ -671,7 +690,7 @@ def test_a_lost_entry_that_can_be_read_counts_as_it_is(storage: LocalStorage) ->
     [
         Lost(2, TWO, ()),  # not the digest that entry 3 names
         Lost(3, ONE, ()),
-        Lost(2, ONE, (("tag",),)),
+        Lost(2, ONE, (("window",),)),
         Lost(2, ONE, ((),)),
         Lost(2, ONE, (("unlist", "nowhere", ()),)),
         Lost(2, ONE, (5,)),
@@ -698,7 +717,7 @@ def test_a_fold_file_is_written_every_256_entries_and_two_are_kept() -> None:
     log = Log(storage, STORE)
     kept = {255: [], 256: [256], 511: [256], 512: [512, 256], 768: [768, 512], 1024: [1024, 768]}
     for i in range(1, 1025):
-        tag(log, f"t{i % 10}")
+        put(log, f"t{i % 10}")
         if i in kept:
             assert log.fold_files() == kept[i]
     assert FOLD_EVERY == 256
@@ -725,7 +744,7 @@ def test_a_fold_file_saves_reading(recorded: Recorded) -> None:
 def test_damaged_fold_files_are_ignored(folder: Path, storage: LocalStorage, content: Any) -> None:
     log = Log(storage, STORE)
     for i in range(1, 7):
-        tag(log, f"t{i}")
+        put(log, f"t{i}")
         if i in (2, 4):
             log.write_fold_file(log.fold())
     expected = render_fold(log.fold(), STORE)
@@ -747,7 +766,7 @@ def test_damaged_fold_files_are_ignored(folder: Path, storage: LocalStorage, con
     path.write_bytes(data)
     fresh = Log(storage, STORE)
     assert render_fold(fresh.fold(), STORE) == expected
-    assert tag(fresh, "next").seq == 7
+    assert put(fresh, "next").seq == 7
 
 
 def test_a_fold_file_that_cannot_be_written_fails_no_append(
@@ -755,8 +774,8 @@ def test_a_fold_file_that_cannot_be_written_fails_no_append(
 ) -> None:
     monkeypatch.setattr("castore.log.log.FOLD_EVERY", 3)
     log = Log(fickle, STORE)
-    tag(log, "a")
-    tag(log, "b")
+    put(log, "a")
+    put(log, "b")
 
     def create_entry(name: str, data: bytes) -> bool:
         fickle.on_create = no_space
@@ -767,7 +786,7 @@ def test_a_fold_file_that_cannot_be_written_fails_no_append(
         raise OSError(errno.ENOSPC, "No space left on device", name)
 
     fickle.on_create = create_entry
-    assert tag(log, "c").seq == 3
+    assert put(log, "c").seq == 3
     assert fickle.on_create is None
     assert log.fold_files() == []
     log.tidy()  # after a crash or a full disk, it is made up for
@@ -793,7 +812,7 @@ def test_condemnations_are_read_from_the_entries_themselves(
 ) -> None:
     log = Log(storage, STORE)
     for paths in (("a/1",), (), ("a/2", "b/1"), ("a/3",)):
-        log.append(lambda _, p=paths: (Condemned(p), SetTag("x", ONE)), "gc")
+        log.append(lambda _, p=paths: (Condemned(p), mark("x")), "gc")
     log.write_fold_file(log.fold())
     assert log.condemned_between(0, 4) == {"a/1", "a/2", "a/3", "b/1"}
     assert log.condemned_between(1, 3) == {"a/2", "b/1"}
@@ -811,7 +830,7 @@ def test_condemnations_are_read_from_the_entries_themselves(
 def test_an_entry_in_words(folder: Path, storage: LocalStorage) -> None:
     filled(storage, 1)
     log = Log(storage, STORE)
-    assert log.describe(1).startswith("tag t1, by pid ")
+    assert log.describe(1).startswith("put t1, by pid ")
     assert log.describe(2) == "entry 2 (which cannot be read)"
     damage(log_file(folder, 1), 0, 1)
     assert "cannot be read" in Log(storage, STORE).describe(1)

@@ -246,8 +246,8 @@ def test_prefixes(store: Store) -> None:
 
 
 def test_what_was_let_go_says_when_and_why(store: Store) -> None:
-    store.entry(Unlisted("main", (B,)), LetGo((B,)))
-    for text in ("release", "main@{2}", "aaaaaa2", B.hex()):
+    store.entry(SetTag("release", None), Unlisted("main", (B,)), LetGo((B,)))
+    for text in ("main@{2}", "aaaaaa2", B.hex()):
         with pytest.raises(CheckpointGone, match=r"let go: test, by pid \d+ .* \(entry 6\)"):
             store(text)
     assert store("main~2") == A  # the list closes up
