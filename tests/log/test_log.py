@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -164,25 +165,28 @@ for i in range(each):
 
 
 def test_processes_append_side_by_side(folder: Path, storage: LocalStorage) -> None:
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(folder), str(w), "50"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        )
-        for w in range(4)
-    ]
-    for writer in writers:
-        assert writer.stdout
-        assert writer.stdout.readline() == b"ready\n"
-    for writer in writers:  # all at once
-        assert writer.stdin
-        writer.stdin.write(b"go\n")
-        writer.stdin.flush()
-    for writer in writers:
-        writer.communicate(timeout=120)
-        assert writer.returncode == 0
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", WRITER, str(folder), str(w), "50"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    cwd=ROOT,
+                )
+            )
+            for w in range(4)
+        ]
+        for writer in writers:
+            assert writer.stdout
+            assert writer.stdout.readline() == b"ready\n"
+        for writer in writers:  # all at once
+            assert writer.stdin
+            writer.stdin.write(b"go\n")
+            writer.stdin.flush()
+        for writer in writers:
+            writer.communicate(timeout=120)
+    assert [writer.returncode for writer in writers] == [0] * 4
     check_appended(storage, 4, 50)
 
 

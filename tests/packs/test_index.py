@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -621,15 +622,21 @@ def test_processes_share_an_index(folder: Path, opened: Any) -> None:
     first = opened()
     first.add(*pack(1, range(3)))
     first.close()
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(folder), str(who)], cwd=ROOT, stderr=subprocess.PIPE
+    with ThreadPoolExecutor() as pool:
+        done = list(
+            pool.map(
+                lambda who: subprocess.run(
+                    [sys.executable, "-c", WRITER, str(folder), str(who)],
+                    cwd=ROOT,
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                    check=False,
+                ),
+                (1, 2, 3),
+            )
         )
-        for who in (1, 2, 3)
-    ]
-    for writer in writers:
-        _, error = writer.communicate(timeout=120)
-        assert writer.returncode == 0, error.decode()
+    assert [d.stderr for d in done] == ["", "", ""]
     assert sound(folder)
     names = [r.digest for who in (1, 2, 3) for r in pack(0, range(1000 * who, 1000 * who + 50))[1]]
     found = places(opened(), names)

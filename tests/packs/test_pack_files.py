@@ -213,8 +213,11 @@ def test_a_scrub_finds_every_flipped_bit(which: int) -> None:
     assert scrub_pack(storage, info, NO_THREADS).damages == []
     padding = {i for i, byte in enumerate(file) if not byte and 1500 < i < len(file) - 64}
     for at in range(len(file)):
-        # All bits of what holds something, one of each byte of padding, sparsely.
-        bits = range(8) if at not in padding else (at % 8,) if at % 37 == 0 else ()
+        # All bits of what holds something, few of zeros, fewer of padding.
+        if at in padding:
+            bits = [at % 8] if at % 97 == 0 else []
+        else:
+            bits = list(range(8)) if file[at] else [at % 8]
         for bit in bits:
             file[at] ^= 1 << bit
             damages = scrub_pack(storage, info, NO_THREADS, table=table).damages
