@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 #: Says that a folder was made by this script, so that the next run may remove it.
 MARKER = ".made-by-castore-quickstart"
 
-STEPS = 60  # of the pre-training, each run
+STEPS = 50  # of the pre-training, each run
 SAVE_EVERY = 5
 FINE_TUNE_STEPS = 20
 KILL_AFTER = 15  # a save after this step is killed; a later one, if the save beats the kill
