@@ -100,7 +100,9 @@ class Store:
         self.readonly = readonly
         self.last_report: LoadReport | None = None
         log = Log(storage, config.store_id, readonly=readonly)
-        index = LmdbIndex(_index_folder(storage, config), config.store_id, storage)
+        folder = _index_folder(storage, config)
+        inside = folder.parent == Path(storage.where)
+        index = LmdbIndex(folder, config.store_id, storage, make_parents=not inside)
         self._index = index
         self._parts = Parts(storage, config, log, index)
         self._lock = threading.RLock()

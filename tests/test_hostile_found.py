@@ -107,6 +107,15 @@ def test_a_copy_in_the_folders_place_is_noticed(path: Path, tmp_path: Path) -> N
             assert [c.step for c in store.log()] == steps
 
 
+def test_a_store_that_is_moved_leaves_nothing_behind(path: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    with castore.open(path, create=True) as store:
+        path.rename(moved)  # before the index was ever opened
+        store.save(STATE, step=1)
+    assert not path.exists()
+    assert same(castore.load(moved), STATE)
+
+
 def test_fsck_reads_what_lies_there_now(path: Path) -> None:
     with castore.open(path, create=True) as store:
         store.save(STATE)

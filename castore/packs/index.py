@@ -92,7 +92,11 @@ class LmdbIndex:
     failed save.
     """
 
-    def __init__(self, folder: Path, store_id: bytes, storage: Storage) -> None:
+    def __init__(
+        self, folder: Path, store_id: bytes, storage: Storage, *, make_parents: bool = True
+    ) -> None:
+        """``make_parents`` is False inside a store: one that was moved must not come to life."""
+        self._make_parents = make_parents
         self._folder = folder
         self._store = store_id
         self._storage = storage
@@ -120,7 +124,7 @@ class LmdbIndex:
         if self._env is None:
             if not _sound_file(self._folder):
                 self._discard()
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=self._make_parents, exist_ok=True)
             self._env = lmdb.open(
                 str(self._folder),
                 map_size=max(FIRST_MAP, _file_size(self._folder / "data.mdb")),
