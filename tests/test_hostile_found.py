@@ -71,19 +71,20 @@ def test_an_object_beyond_what_readers_read_is_refused(path: Path) -> None:
         assert store.gc().items == ()
 
 
-def test_keys_that_are_one_when_written_are_refused(path: Path) -> None:
+def test_keys_that_are_one_when_loaded_are_refused(path: Path) -> None:
     zones = [ZoneInfo.no_cache("Europe/Berlin") for _ in range(2)]
-    state = {
-        datetime(2020, 10, 25, 2, 30, tzinfo=zone, fold=fold): fold
-        for fold, zone in enumerate(zones)
-    }
-    if len({str(k.tzinfo) for k in state}) == 1 and len(state) == 2:
-        both = {datetime(2020, 10, 25, 2, 30, tzinfo=zone): i for i, zone in enumerate(zones)}
-        if len(both) == 2:
+    for folds in ((0, 1), (0, 0)):
+        keys = [
+            datetime(2020, 10, 25, 2, 30, tzinfo=zone, fold=fold)
+            for zone, fold in zip(zones, folds, strict=True)
+        ]
+        state = {keys[0]: 0, keys[1]: 1}
+        if len(state) == 2:  # two keys to Python, which tells the zones apart
             with pytest.raises(castore.BadState, match="one when written"):
-                castore.save(both, path)
-    castore.save(list(state.values()), path)
-    assert castore.load(path) == [0, 1]
+                castore.save(state, path)
+    one = {datetime(2020, 10, 25, 2, 30, tzinfo=zones[0]): 0}
+    castore.save(one, path)
+    assert list(castore.load(path).values()) == [0]
 
 
 def test_a_path_that_reads_otherwise_is_refused(path: Path) -> None:

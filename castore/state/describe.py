@@ -15,11 +15,12 @@ import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from castore.errors import BadState
 from castore.model import keypath
-from castore.model.encoding import encode
+from castore.model.encoding import decode, encode
 from castore.model.objects import MAX_VALUES, DataValue, Node
 from castore.state import plain
 from castore.state.advice import refusal, type_name
@@ -270,7 +271,13 @@ class _Walk:
                 path = keypath.join([p for p in (self.path(), name) if p])
                 self.offenders.append((path, e.what, e.advice))
                 keys.append(encode(name))
-        if len(set(keys)) != len(keys):
+        # Python tells two ZoneInfo objects of one key apart; once loaded there is only one.
+        aware = [
+            plain.decode_key(decode(data), plain.SCALAR_DECODERS.get)
+            for key, data in zip(mapping, keys, strict=True)
+            if type(key) is datetime and key.tzinfo is not None
+        ]
+        if len(set(keys)) != len(keys) or len(set(aware)) != len(aware):
             what = "keys that differ to Python and are one when written down"
             self.offenders.append((self.path(), what, "tell them apart by their values"))
         return keys
