@@ -323,13 +323,10 @@ class Fold:
         for name, branch in self.branches.items():
             if not self.live.keys() >= set(branch.checkpoints):
                 return f"branch {name} lists a checkpoint that is not live"
-        named = {**self.tags, **{n: d for n, (d, _) in self.pins.items()}}
+        # A tag and a pin may have one name.
+        named = [*self.tags.items(), *((n, d) for n, (d, _) in self.pins.items())]
         return next(
-            (
-                f"{n} names a checkpoint that is not live"
-                for n, d in named.items()
-                if d not in self.live
-            ),
+            (f"{n} names a checkpoint that is not live" for n, d in named if d not in self.live),
             None,
         )
 
@@ -423,7 +420,7 @@ def parse_fold(data: bytes, store: bytes) -> Fold:
         if v["store"] != store:
             raise EntryError("the fold file is of another store")
         return _read_fold(v)
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as e:
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError, AttributeError) as e:
         raise EntryError(f"the fold file is malformed: {e}") from e
 
 

@@ -64,6 +64,9 @@ class StoreConfig:
             sound = False
         if not sound:
             raise _damaged(where)
+        plain = json.dumps({k: v for k, v in fields.items() if k != "digest"}, indent=1).encode()
+        if fields.get("digest") != derived("castore 1 config", plain).hex():
+            raise _damaged(where)  # a flipped bit must not pass for another version
         if version != FORMAT_VERSION and type(version) is int:
             raise UnsupportedFeature(
                 f"{where}/{CONFIG_NAME} says format version {version}; this castore reads "

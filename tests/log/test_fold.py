@@ -645,3 +645,12 @@ def test_hostile_bodies_are_refused(body: bytes) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 6 << 20
+
+
+def test_a_pin_named_as_a_tag_hides_no_dangling_tag() -> None:
+    from dataclasses import replace
+
+    fold = rich_fold()
+    pinned = next(iter(fold.live))
+    odd = replace(fold, tags={"x": digest(99)}, pins={"x": (pinned, ())})
+    assert odd.dangling() is not None

@@ -112,3 +112,10 @@ def test_chunk_sizes_that_a_store_may_have() -> None:
         False, False, False, True, False, True, True, True, True, False,
     ]  # fmt: skip
     assert not valid_chunk_size(-4096)
+
+
+def test_a_flip_in_the_version_is_damage_and_no_other_version() -> None:
+    good = StoreConfig(bytes(16), 4096).render()
+    flipped = good.replace(b'"version": 1', b'"version": 9')
+    with pytest.raises(StoreUnreadable):
+        StoreConfig.parse(flipped, "here")

@@ -522,7 +522,9 @@ checkpoints = st.builds(
     step=st.one_of(st.none(), st.integers(-(2**63), 2**63)),
     parent=st.one_of(st.none(), digests),
     time=st.integers(0, 2**63),
-    meta=st.one_of(st.none(), st.dictionaries(st.text(max_size=5), plain, max_size=3)),
+    meta=st.one_of(st.none(), st.dictionaries(st.text(max_size=5), plain, max_size=3)).filter(
+        lambda meta: "b'" not in repr(meta) and 'b"' not in repr(meta)  # meta holds no bytes
+    ),
     message=st.one_of(st.none(), st.text(max_size=20)),
     audit=st.none(),
     ranks=st.none(),
