@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from castore.log.entry import Add, parse_change, parse_file
+from castore.model import objects
 from castore.model.config import StoreConfig
 from castore.model.digest import Kind, kind_digest
 from castore.model.encoding import decode
@@ -188,6 +189,12 @@ def test_objects_are_read_back() -> None:
         digest(2),
         {"loss": 2.31, "a": [1, None], "deep": {"b": True}},
     )
+
+
+def test_limits_of_the_page() -> None:
+    """They decide what lies where, and so every digest above."""
+    assert (objects.INLINE_BYTES, objects.INLINE_NODE, objects.FAN_OUT) == (256, 512, 256)
+    assert (objects.LIST_DIGESTS, objects.SPILL_DIGESTS) == (32, 4096)
 
 
 def test_kinds_have_contexts_of_their_own() -> None:

@@ -459,6 +459,28 @@ def test_a_wide_gap_is_damage(storage: LocalStorage, width: int) -> None:
     refuses(storage, "entry 3 .*missing")
 
 
+@pytest.mark.parametrize("width", [1, 30, 64])
+def test_a_gap_is_seen_though_the_listing_is_stale(
+    fickle: Fickle, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """A listing is only a hint: numbers are probed by name."""
+    found = filled(fickle, 2)
+    beyond = Entry(2 + width + 1, found[-1].digest(), bytes(16), 0, "", "", STORE, ())
+    assert fickle.really_create(entry_name(beyond.seq), beyond.render())
+    monkeypatch.setattr(fickle, "list", lambda folder="": ["000000000001"])
+    refuses(fickle, "entry 3 .*missing")
+
+
+def test_entries_are_found_though_the_listing_is_stale(
+    fickle: Fickle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(fickle, 5)
+    monkeypatch.setattr(fickle, "list", lambda folder="": [])
+    log = Log(fickle, STORE)
+    assert log.fold().seq == 5
+    assert put(log, "next").seq == 6
+
+
 def test_a_writer_that_was_overtaken_sees_the_gap_too(folder: Path, storage: LocalStorage) -> None:
     filled(storage, 3)
     log = Log(storage, STORE)

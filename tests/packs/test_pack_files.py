@@ -232,6 +232,24 @@ def test_a_scrub_finds_every_flipped_bit(which: int) -> None:
     assert scrub_pack(storage, info, NO_THREADS).damages == []
 
 
+def test_a_scrub_finds_stray_bytes_wherever_they_are(threads: ThreadPoolExecutor) -> None:
+    """A pack may have gaps before a payload, before its table and before its footer: of zeros."""
+    header = PackHeader(STORE, 4096, bytes(16), False, SAVE).render()
+    table = Table.of([Record(NAME, Kind.CHUNK, 200, 100, 100, 0)]).render()
+    ident = pack_id(header, table)
+    body = header.ljust(200, b"\0") + PAYLOAD + bytes(50) + table
+    file = body.ljust(4096 - 64, b"\0") + render_footer(350, len(table), ident)
+    info = PackInfo(f"{SAVE}/r00000-000.data.pack", ident, 4096)
+    storage = MemoryStorage()
+    storage.files[info.file] = bytearray(file)
+    assert scrub_pack(storage, info, threads).damages == []
+    for at in (128, 199, 300, 349, 350 + len(table), 4031):
+        storage.files[info.file][at] = 1
+        [(_, damage)] = scrub_pack(storage, info, threads).damages
+        storage.files[info.file][at] = 0
+        assert (damage.code, damage.offset) == ("stray-bytes", at)
+
+
 @pytest.mark.parametrize("which", [0, 1], ids=["data", "meta"])
 def test_a_scrub_finds_every_other_length(which: int, threads: ThreadPoolExecutor) -> None:
     storage, packs = small_packs()

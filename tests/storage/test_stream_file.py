@@ -395,6 +395,48 @@ def test_a_forked_child_writes_its_own_bytes(tmp_path: Path) -> None:
         assert (tmp_path / f"held{i}").read_bytes() == (b"h" * 100).ljust(PAGE, b"\0")
 
 
+BUSY_FORK = """
+import os, sys, threading
+from castore.storage.local import LocalStorage
+from castore.storage.stream import BLOCK
+storage = LocalStorage(sys.argv[1])
+real, gate = os.pwrite, threading.Event()
+
+def waits(*args):
+    gate.wait()
+    return real(*args)
+
+os.pwrite = waits
+parent = storage.new_file("parent")
+for _ in range(4):  # all that may be on their way are on their way
+    parent.append(b"p" * BLOCK)
+child = os.fork()
+if child == 0:
+    os.pwrite = real
+    file = storage.new_file("child")
+    file.append(b"c" * (3 * BLOCK))
+    file.finish()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+gate.set()
+parent.finish()
+"""
+
+
+def test_a_forked_child_does_not_wait_for_its_parent_s_device(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY_FORK, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=30,  # it would hang for ever
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "child").read_bytes() == b"c" * (3 * BLOCK)
+    assert (tmp_path / "parent").read_bytes() == b"p" * (4 * BLOCK)
+
+
 def test_buffers_are_aligned_and_used_again() -> None:
     pool = BufferPool(2)
     first = pool.take()
