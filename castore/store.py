@@ -406,7 +406,7 @@ class Store:
                 for save in session_ids(self._storage)
                 if is_live(self._storage, save, may_write=False)
             ),
-            known_damage=len(fold.damaged),
+            known_damage=sum(1 for named in fold.damaged.values() if named),
             last_commit=fold.last.get("commit"),
             last_verification=fold.last.get("verify"),
             last_gc=fold.last.get("gc"),

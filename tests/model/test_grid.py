@@ -57,6 +57,7 @@ def test_cuts_cover_exactly(rows: int, row: int, chunk_size: int, offset: int) -
             assert start // row == (stop - 1) // row  # never across two
         position = stop
     assert list(grid.cuts()) == [0, *(stop for _, stop in spans)]
+    assert grid.chunks == len(spans)
 
 
 @given(

@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,8 +80,11 @@ _steps = st.lists(
 @settings(max_examples=settings().max_examples // 2)
 @given(_steps)
 def test_random_work_against_a_dict(steps: list[Any]) -> None:
-    work = Path("/dev/shm") / f"castore-index-{os.getpid()}"
-    shutil.rmtree(work, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        work_against_a_dict(Path(folder) / "index.lmdb", steps)
+
+
+def work_against_a_dict(work: Path, steps: list[Any]) -> None:
     index = LmdbIndex(work, STORE, MemoryStorage())
     known: list[tuple[Digest, Table]] = []
     taken: set[int] = set()
@@ -103,7 +107,6 @@ def test_random_work_against_a_dict(steps: list[Any]) -> None:
     everything = truth(known)
     assert places(index, [*everything, digest(9999)]) == everything
     index.close()
-    shutil.rmtree(work)
 
 
 def test_tables_in_memory_say_the_same() -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,14 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=["disk", "tmpfs"])
-def storage(
-    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalStorage]:
-    if request.param == "disk":
-        folder = tmp_path
-    else:
-        folder = Path("/dev/shm") / f"castore-test-{os.getpid()}"
-        folder.mkdir()
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalStorage]:
+    folder = tmp_path if request.param == "disk" else Path(tempfile.mkdtemp(dir="/dev/shm"))
     made = LocalStorage(folder)
     yield made
     made.close()
