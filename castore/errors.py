@@ -220,6 +220,13 @@ class SaveFailed(CastoreError):
     free: int | None = None
     fate_unknown: bool = False
 
+    @classmethod
+    def of(cls, cause: OSError, what: str, where: str) -> SaveFailed:
+        """``what``, because of an error of the system's; at its file, or at ``where``."""
+        path = str(cause.filename or where)
+        text = f"{what}: {cause.strerror or cause} at {path}"
+        return cls(text, errno=cause.errno, path=path)
+
 
 class RankError(CastoreError):
     """Ranks disagree, are missing or failed (``ranks``)."""

@@ -499,11 +499,7 @@ class Store:
         except AppendFateUnknown as e:
             raise e.told(f"{verb} {kind} {name}", f"castore {kind}") from e
         except OSError as e:
-            raise SaveFailed(
-                f"{kind} {name} was not changed: {e.strerror or e} at {e.filename or self.path}",
-                errno=e.errno,
-                path=str(e.filename or self.path),
-            ) from e
+            raise SaveFailed.of(e, f"{kind} {name} was not changed", self.path) from e
         undo = None
         if old is not None and entry is not None:
             undo = f"castore {kind} {'-f ' if target else ''}{name} {old.hex()[:12]}"
@@ -581,8 +577,8 @@ def open_store(
         raise e.told("making the store", f"castore -s {where} log") from e
     except OSError as e:
         storage.close()
-        text = f"the store {where.absolute()} cannot be opened: {e.strerror or e} at {e.filename}"
-        raise SaveFailed(text, errno=e.errno, path=str(e.filename)) from e
+        what = f"the store {where.absolute()} cannot be opened"
+        raise SaveFailed.of(e, what, str(where.absolute())) from e
     except BaseException:
         storage.close()
         raise

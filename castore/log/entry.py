@@ -47,6 +47,7 @@ __all__ = [
     "entry_name",
     "pack_packs",
     "parse_file",
+    "tuples",
     "unpack_packs",
 ]
 
@@ -355,12 +356,13 @@ _PARSERS: dict[str, Parser] = {
     "tuple[PackInfo, ...]": lambda value: unpack_packs(_exactly(list)(value)),
     "tuple[Digest, ...]": _list_of(Digest),
     "tuple[str, ...]": _list_of(_exactly(str)),
-    "tuple[Any, ...]": lambda value: _tuples(_exactly(list)(value)),
+    "tuple[Any, ...]": lambda value: tuples(_exactly(list)(value)),
 }
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+def tuples(value: Any) -> Any:
+    """Plain data with its lists, at every depth, as tuples."""
+    return tuple(tuples(v) for v in value) if isinstance(value, list) else value
 
 
 #: The annotations of a change's fields, as written, say how each is read.

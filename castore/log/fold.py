@@ -37,6 +37,7 @@ from castore.log.entry import (
     Verified,
     Window,
     parse_change,
+    tuples,
 )
 from castore.model.digest import Digest, derived
 from castore.model.encoding import unpack
@@ -448,14 +449,10 @@ def _read_fold(v: dict[str, Any]) -> Fold:
     fold.damaged = {(p, Digest(d)): tuple(map(Digest, c)) for p, d, c in v["damaged"]}
     fold.quarantined = set(v["quarantined"])
     fold.leans = {p: tuple(b) for p, b in v["leans"]}
-    fold.windows = {b: _tuples(p) for b, p in v["windows"]}
+    fold.windows = {b: tuples(p) for b, p in v["windows"]}
     fold.required, fold.optional = tuple(v["required"]), tuple(v["optional"])
     fold.last = dict(v["last"])
     return fold
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
 
 def live_in_order(fold: Fold, branch: str) -> Iterator[Live]:

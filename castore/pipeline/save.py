@@ -44,6 +44,7 @@ from castore.packs.index import Found
 from castore.packs.scrub import scrub_pack
 from castore.packs.writer import DataPacks, FinishedPack, PackPlace, TwinWriter, table_object
 from castore.pipeline.chunks import ChunkRun, hash_contents
+from castore.pipeline.load import read_checkpoint
 from castore.pipeline.parts import Parts
 from castore.reports import Finding
 from castore.system import identity, monotonic, new_save_id, now_ns, worker_threads
@@ -341,8 +342,6 @@ class _Save:
             self._file_is_there(info) for info in fold.packs_of(head.digest)
         ):
             return None
-        from castore.pipeline.load import read_checkpoint
-
         try:
             meta = read_checkpoint(self.parts.storage, fold.packs_of(head.digest), head).meta
         except CorruptionError:

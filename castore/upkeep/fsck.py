@@ -313,13 +313,10 @@ class _Fsck:
                 if damage is None:
                     break
             else:
-                damage = damage or self._why_missing(shelf, digest)
+                damage = damage or shelf.missing(digest, Kind.CHUNK, data=True)[0]
             if damage is not None:
                 rows = grid.rows_of(*span) if span is not None else None
                 self.findings.append(record_finding(subject, damage, digest, path=path, rows=rows))
-
-    def _why_missing(self, shelf: PackSet, digest: Digest) -> Damage:
-        return shelf.missing(digest, Kind.CHUNK, data=True)[0]
 
     def _forget_gone(self, then: Fold, now: Fold) -> None:
         """Take back what was said of checkpoints and packs that are needed no more."""

@@ -71,7 +71,7 @@ def gc(storage: Storage, log: Log, *, dry_run: bool = False) -> GcReport:
         except AppendFateUnknown as e:
             raise e.told("gc", "castore gc --dry-run") from e
         except OSError as e:
-            raise _told(storage, e, "gc removed nothing") from e
+            raise SaveFailed.of(e, "gc removed nothing", storage.where) from e
         condemned = (
             {p for c in entry.changes if isinstance(c, Condemned) for p in c.paths}
             if entry
@@ -81,7 +81,7 @@ def gc(storage: Storage, log: Log, *, dry_run: bool = False) -> GcReport:
             done = _sweep(storage, found, condemned)
         except OSError as e:
             what = "gc condemned what nothing needs and could not remove it all; run it again"
-            raise _told(storage, e, what) from e
+            raise SaveFailed.of(e, what, storage.where) from e
         make_reserve(storage)
     fold = log.fold()
     items = tuple(
@@ -116,11 +116,6 @@ def _append_with_reserve(
         if cause.errno not in (errno.ENOSPC, errno.EDQUOT) or not give_up_reserve(storage):
             raise
     return log.append(decide, "gc")
-
-
-def _told(storage: Storage, e: OSError, what: str) -> SaveFailed:
-    where = str(e.filename or storage.where)
-    return SaveFailed(f"{what}: {e.strerror or e} at {where}", errno=e.errno, path=where)
 
 
 def assert_needed_are_there(storage: Storage, fold: Fold) -> None:
