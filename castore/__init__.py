@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         UnsupportedFeature,
         UsageError,
     )
+    from castore.opening import load, save
+    from castore.opening import open_store as open
     from castore.reports import (
         AppliedChange,
         Checkpoint,
@@ -44,8 +46,7 @@ if TYPE_CHECKING:
         StoreInfo,
         TreeEntry,
     )
-    from castore.store import Store, load, save
-    from castore.store import open_store as open
+    from castore.store import Store
 
 __version__ = "0.1.0"
 
@@ -82,14 +83,21 @@ __all__ = [
     "save",
 ]
 
-_STORE = {"Store": "Store", "load": "load", "save": "save", "open": "open_store"}
+#: Name -> the module it lies in, where that is neither errors nor reports, and its name there.
+_ELSEWHERE = {
+    "Store": ("store", "Store"),
+    "load": ("opening", "load"),
+    "open": ("opening", "open_store"),
+    "save": ("opening", "save"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'castore' has no attribute {name!r}")
-    if name in _STORE:
-        value = getattr(importlib.import_module("castore.store"), _STORE[name])
+    if name in _ELSEWHERE:
+        module, there = _ELSEWHERE[name]
+        value = getattr(importlib.import_module(f"castore.{module}"), there)
     else:
         module = "errors" if name.endswith("Warning") or _is_error(name) else "reports"
         value = getattr(importlib.import_module(f"castore.{module}"), name)

@@ -14,8 +14,8 @@ import torch
 
 import castore
 from castore.log.entry import Condemned
+from castore.opening import fsck_path
 from castore.storage.local import LocalStorage
-from castore.store import fsck_path
 from tests.support import flip_bit, fork, same
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import castore
-from castore.store import fsck_path
+from castore.opening import fsck_path
 from tests.support import flip_bit, same, training_state, truth_files
 
 FLIPS = {False: 120, True: 1500}

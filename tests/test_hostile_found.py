@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import castore
-from castore.store import fsck_path
+from castore.opening import fsck_path
 from tests.support import castore_cli, fork, same, wait_ok
 
 STATE = {"w": torch.arange(5000.0)}

@@ -30,6 +30,7 @@ LEVELS = [
     {"log", "packs", "state"},
     {"pipeline", "upkeep", "formats"},
     {"store"},
+    {"opening"},
     {"cli", "integrations"},
     {"__main__"},
 ]

@@ -163,7 +163,7 @@ def _is_store(folder: Path) -> bool:
 
 def open_found(*, readonly: bool = True) -> Store:
     """The store that :func:`find_store` finds, open."""
-    from castore.store import open_store
+    from castore.opening import open_store
 
     return open_store(find_store(), readonly=readonly)
 

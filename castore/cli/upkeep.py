@@ -61,7 +61,7 @@ there it changes nothing.
 def init(path: str | None, chunk_size: int | None, as_json: bool) -> None:
     """Run ``castore init``."""
     from castore.cli.render import size
-    from castore.store import open_store
+    from castore.opening import open_store
 
     where: str | None = path or click.get_current_context().obj
     if not where:
@@ -127,7 +127,7 @@ With --json one object: the findings, the checkpoints that are whole, and ok.
 def fsck(quick: bool, as_json: bool) -> None:
     """Run ``castore fsck``."""
     from castore.cli.progress import progress
-    from castore.store import fsck_path
+    from castore.opening import fsck_path
 
     where = find_store()
     with progress("checking", lambda: None if quick else _pack_bytes(where)) as advance:
@@ -148,7 +148,7 @@ def fsck(quick: bool, as_json: bool) -> None:
 
 def _pack_bytes(where: str) -> int | None:
     """How much there is to read, where the store says so: the bar does without, too."""
-    from castore.store import open_store
+    from castore.opening import open_store
 
     with contextlib.suppress(CastoreError, OSError), open_store(where, readonly=True) as store:
         return store.info().pack_bytes
@@ -158,7 +158,7 @@ def _pack_bytes(where: str) -> int | None:
 def _standings(where: str, report: FsckReport) -> dict[str, Standing] | None:
     """Where the newest whole checkpoints stand; None where the log cannot be read."""
     from castore.cli.damage import Standing
-    from castore.store import open_store
+    from castore.opening import open_store
 
     found: dict[str, Standing] = {}
     try:

@@ -46,14 +46,14 @@ from castore.packs.writer import DataPacks, FinishedPack, PackPlace, TwinWriter,
 from castore.pipeline.chunks import ChunkRun, hash_contents
 from castore.pipeline.load import read_checkpoint
 from castore.pipeline.parts import Parts
-from castore.reports import Finding
+from castore.reports import Checkpoint, Finding, SaveReport
 from castore.system import identity, monotonic, new_save_id, now_ns, worker_threads
 from castore.upkeep.sessions import Session
 
 if TYPE_CHECKING:
     from castore.state import Description
 
-__all__ = ["SaveOptions", "Saved", "save"]
+__all__ = ["SaveOptions", "save"]
 
 #: A state that keeps less than this share of the parent's bytes is worth a word.
 VANISHED = 0.1
@@ -85,21 +85,6 @@ class SaveOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """What became of it."""
-
-    checkpoint: Digest
-    seq: int
-    add: Add
-    meta: dict[str, Any] | None
-    new_bytes: int
-    stored_bytes: int
-    seconds: float
-    warnings: tuple[str, ...]
-    verified: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _OwnPacks:
     """Where new chunks go, and the note of which went where."""
 
@@ -126,7 +111,7 @@ class _LookAgain(Exception):
         self.condemned = condemned
 
 
-def save(parts: Parts, description: Description, options: SaveOptions) -> Saved:
+def save(parts: Parts, description: Description, options: SaveOptions) -> Checkpoint:
     """Save a state that :func:`castore.state.describe` found fit (step 1).
 
     Returns:
@@ -177,7 +162,7 @@ class _Save:
         default_factory=lambda: {"data": itertools.count(), "meta": itertools.count()}
     )
 
-    def run(self) -> Saved:
+    def run(self) -> Checkpoint:
         session = Session(self.parts.storage, self.id)
         with session:
             self.run_state.beat = session.beat
@@ -194,7 +179,7 @@ class _Save:
                     self._clean_up()
                 raise
 
-    def _run(self) -> Saved:
+    def _run(self) -> Checkpoint:
         for _ in range(ATTEMPTS):
             fold = self.parts.log.fold()  # step 2
             if self.s0 is None:
@@ -334,7 +319,7 @@ class _Save:
 
     # -- nothing to do ----------------------------------------------------------------------------
 
-    def _unchanged(self, head: Live | None, root: Digest, fold: Fold) -> Saved | None:
+    def _unchanged(self, head: Live | None, root: Digest, fold: Fold) -> Checkpoint | None:
         """The head itself, where root, step and meta equal its own and it is whole."""
         if head is None or head.add.root != root or head.add.step != self.options.step:
             return None
@@ -489,7 +474,7 @@ class _Save:
 
     # -- steps 5 and 6: the entry -----------------------------------------------------------------
 
-    def _commit(self, s0: int, written: _Written) -> Saved:
+    def _commit(self, s0: int, written: _Written) -> Checkpoint:
         add = written.add
         log = self.parts.log
         clean: list[str] = []
@@ -518,11 +503,32 @@ class _Save:
             self.parts.index.add(pack.info.id, pack.table)
         return self._saved(add, entry.seq, len(clean) == len(add.packs))
 
-    def _saved(self, add: Add, seq: int, verified: bool) -> Saved:
-        return Saved(
-            add.checkpoint, seq, add, self.options.meta, self.new_bytes, self.stored_bytes,
-            monotonic() - self.began, tuple(self.warnings), verified,
-        )  # fmt: skip
+    def _saved(self, add: Add, seq: int, verified: bool) -> Checkpoint:
+        report = SaveReport(
+            tensors=add.tensors,
+            logical_bytes=add.logical_bytes,
+            new_bytes=self.new_bytes,
+            stored_bytes=self.stored_bytes,
+            seconds=monotonic() - self.began,
+            warnings=tuple(self.warnings),
+            verified=verified,
+        )
+        return Checkpoint(
+            digest=add.checkpoint.hex(),
+            root=add.root.hex(),
+            step=add.step,
+            branch=add.branch,
+            seq=seq,
+            parent=add.parent.hex() if add.parent else None,
+            time=add.time,
+            meta=self.options.meta,
+            report=report,
+            message=add.message,
+            logical_bytes=add.logical_bytes,
+            new_bytes=self.new_bytes,
+            tensors=add.tensors,
+            verified=verified,
+        )
 
     def _read_back(self, packs: Iterable[PackInfo], fold: Fold) -> list[str]:
         """Read from the device what is not verified yet; hash and decode all of it.

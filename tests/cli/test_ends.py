@@ -194,7 +194,8 @@ def test_interrupted(tmp_path: Path, as_json: bool) -> None:
         assert '"exit_code": 130' in out
     else:
         assert out == ""
-        assert err.splitlines()[-1] == "castore: interrupted"
+        # Threads that read may say so after it: they are the test's, not castore's.
+        assert "castore: interrupted" in err.splitlines()
 
 
 # -- 70 -----------------------------------------------------------------------------------------
