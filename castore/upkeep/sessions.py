@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 from dataclasses import asdict
+from typing import Any
 
 from castore.storage.protocol import Storage
 from castore.system import ProcessIdentity, identity, monotonic, now_ns, process_alive, random_bytes
@@ -57,16 +58,23 @@ class Session:
             self._storage.delete(self._name)
 
 
-def _writer(data: bytes) -> ProcessIdentity | None:
-    """Whom a session's record names, or None where it is torn or strange."""
-    try:
+def _parse(data: bytes) -> dict[str, Any] | None:
+    """A session's record, or None where it is torn.
+
+    Records are renamed into place when whole: the machine of a torn one went down with its writer.
+    """
+    with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(data)
-        wanted = {"host": str, "boot": str, "pid_space": str, "pid": int, "start": int}
-        fields = {name: record[name] for name in wanted}
-        if all(type(fields[name]) is kind for name, kind in wanted.items()):
-            return ProcessIdentity(**fields)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        pass
+        if isinstance(record, dict):
+            return record
+    return None
+
+
+def _writer(record: dict[str, Any]) -> ProcessIdentity | None:
+    """Whom a record names, or None where it is strange."""
+    wanted = {"host": str, "boot": str, "pid_space": str, "pid": int, "start": int}
+    if all(type(record.get(name)) is kind for name, kind in wanted.items()):
+        return ProcessIdentity(**{name: record[name] for name in wanted})
     return None
 
 
@@ -86,7 +94,9 @@ def is_live(storage: Storage, save: str, *, may_write: bool, silence: float = SI
         data = storage.read(name, 0, MAX_RECORD)
     except OSError:
         return False
-    if (writer := _writer(data)) is not None and (alive := process_alive(writer)) is not None:
+    if (record := _parse(data)) is None:
+        return False
+    if (writer := _writer(record)) is not None and (alive := process_alive(writer)) is not None:
         return alive
     if not may_write:
         return True
