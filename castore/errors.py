@@ -201,6 +201,12 @@ class StoreUnreadable(CastoreError):
 
     code = "store-unreadable"
 
+    @classmethod
+    def of(cls, cause: OSError, what: str, where: str) -> StoreUnreadable:
+        """``what``, because of an error of the system's; at its file, or at ``where``."""
+        path = str(cause.filename or where)
+        return cls(f"{what}: {cause.strerror or cause} at {path}", path=path)
+
 
 class SaveFailed(CastoreError):
     """The save did not finish; the branch's head is what it was (unless ``fate_unknown``).

@@ -8,7 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from castore.errors import SaveFailed, StoreNotFound, StoreUnreadable, UsageError
+from castore.errors import (
+    CastoreError,
+    SaveFailed,
+    StoreNotFound,
+    StoreUnreadable,
+    UsageError,
+)
 from castore.log.entry import Features
 from castore.log.log import AppendFateUnknown, Log
 from castore.model.config import CONFIG_NAME, DEFAULT_CHUNK_SIZE, StoreConfig, valid_chunk_size
@@ -35,7 +41,7 @@ def open_store(
     create: bool = False,
     readonly: bool = False,
     *,
-    chunk_size: int = DEFAULT_CHUNK_SIZE,
+    chunk_size: int | None = None,
 ) -> Store:
     """Open a store.
 
@@ -43,42 +49,52 @@ def open_store(
         path: its folder.
         create: make it if absent (one folder; its parent must exist).
         readonly: never write, not even a session or the index: for read-only mounts.
-        chunk_size: of a store that is made: bytes, a multiple of 4096.
+        chunk_size: of a store that is made: bytes, a multiple of 4096 (default 4 MiB); of one that
+            is there, what it must have.
 
     Raises:
         StoreNotFound: there is none, and ``create`` is False.
         StoreUnreadable: its ``castore.json`` or log cannot be read.
+        SaveFailed: it cannot be made.
         UnsupportedFeature: written by a newer castore, or the file system lacks what it needs.
     """
     where = Path(path)
     if create and readonly:
         raise UsageError("create=True and readonly=True exclude one another")
-    if not valid_chunk_size(chunk_size):
+    if chunk_size is not None and not valid_chunk_size(chunk_size):
         raise UsageError(
             f"chunk_size is a multiple of 4096 between 4096 and 64 MiB, not {chunk_size}"
         )
-    if create:
-        make_store_folder(where, CONFIG_NAME, KNOWN)
     try:
+        if create:
+            make_store_folder(where, CONFIG_NAME, KNOWN)
         storage = LocalStorage(where)
-    except StoreNotFound as e:
-        raise StoreNotFound(
-            f"there is no store at {where.absolute()}; `castore init {where}` makes one",
-            path=str(where),
-        ) from e
+    except OSError as e:
+        raise _cannot_open(where, create, e) from e
     try:
-        config = _config(storage, create, chunk_size)
+        config = _config(storage, create, chunk_size or DEFAULT_CHUNK_SIZE)
+        if chunk_size not in (None, config.chunk_size):
+            raise UsageError(
+                f"the store {storage.where} has a chunk size of {config.chunk_size} bytes, fixed "
+                f"when it was made, not {chunk_size}; leave chunk_size out"
+            )
         return _store(storage, config, readonly)
     except AppendFateUnknown as e:
         storage.close()
         raise e.told("making the store", f"castore -s {where} log") from e
     except OSError as e:
         storage.close()
-        what = f"the store {where.absolute()} cannot be opened"
-        raise SaveFailed.of(e, what, str(where.absolute())) from e
+        raise _cannot_open(where, create, e) from e
     except BaseException:
         storage.close()
         raise
+
+
+def _cannot_open(where: Path, create: bool, e: OSError) -> CastoreError:
+    path = str(where.absolute())
+    if create:
+        return SaveFailed.of(e, f"the store {path} cannot be made or opened", path)
+    return StoreUnreadable.of(e, f"the store {path} cannot be opened", path)
 
 
 def _config(storage: LocalStorage, create: bool, chunk_size: int) -> StoreConfig:
@@ -95,8 +111,8 @@ def _config(storage: LocalStorage, create: bool, chunk_size: int) -> StoreConfig
                 ) from None
         elif not create:
             raise StoreNotFound(
-                f"there is no store at {storage.where} ({CONFIG_NAME} is missing); "
-                f"`castore init {storage.where}` makes one",
+                f"the folder {storage.where} is no store: it has no {CONFIG_NAME}; `castore init` "
+                "or castore.open(path, create=True) makes a store of a new or an empty folder",
                 path=storage.where,
             ) from None
     storage.probe()
@@ -156,8 +172,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _shared(path: str | Path, create: bool) -> Store:
-    """One Store for each real path and process; a folder made anew is noticed by its id."""
+def _shared(path: str | Path, create: bool, state: Any = None) -> Store:
+    """One Store for each real path and process; a folder made anew is noticed by its id.
+
+    ``create`` makes it if absent, once it is clear that ``state`` can be kept.
+    """
     key = real_path(path)
     with _SHARED_LOCK:
         store = _SHARED.get(key)
@@ -171,7 +190,16 @@ def _shared(path: str | Path, create: bool) -> Store:
                     return store
             store.close()
             del _SHARED[key]
-        store = _SHARED[key] = open_store(path, create=create)
+        try:
+            store = open_store(path)
+        except StoreNotFound:
+            if not create:
+                raise
+            from castore.state import describe
+
+            describe(state, DEFAULT_CHUNK_SIZE)  # refuses before anything is written
+            store = open_store(path, create=True)
+        _SHARED[key] = store
         return store
 
 
@@ -180,7 +208,7 @@ def save(state: Any, path: str | Path, **options: Any) -> Checkpoint:
 
     Options as for :meth:`Store.save`.  Calls for one path share one :class:`Store`.
     """
-    return _shared(path, True).save(state, **options)
+    return _shared(path, True, state).save(state, **options)
 
 
 def load(path: str | Path, rev: str = "main", **options: Any) -> Any:
@@ -191,8 +219,17 @@ def load(path: str | Path, rev: str = "main", **options: Any) -> Any:
 def fsck_path(
     path: str | Path, *, quick: bool = False, progress: Progress | None = None
 ) -> FsckReport:
-    """Check the store at ``path`` even where it cannot be opened."""
-    with contextlib.closing(LocalStorage(path)) as storage:
-        if storage.size(CONFIG_NAME) is None and not storage.list("packs"):
-            raise StoreNotFound(f"there is no store at {storage.where}", path=storage.where)
-        return check_store(storage, quick=quick, progress=progress)
+    """Check the store at ``path`` even where it cannot be opened.
+
+    Raises:
+        StoreNotFound: there is none.
+        StoreUnreadable: the check could not be finished.
+    """
+    try:
+        storage = LocalStorage(path)
+        with contextlib.closing(storage):
+            if storage.size(CONFIG_NAME) is None and not storage.list("packs"):
+                raise StoreNotFound(f"there is no store at {storage.where}", path=storage.where)
+            return check_store(storage, quick=quick, progress=progress)
+    except OSError as e:
+        raise _cannot_open(Path(path), False, e) from e

@@ -98,6 +98,13 @@ class Log:
             StoreUnreadable: an entry is missing or damaged in both copies.
             UnsupportedFeature: the log says what this castore does not understand.
         """
+        try:
+            return self._read_on()
+        except OSError as e:
+            what = f"the log of {self._storage.where} cannot be read"
+            raise StoreUnreadable.of(e, what, "log") from e
+
+    def _read_on(self) -> Fold:
         with self._lock:
             fold = self._fold or self._start()
             mine = self._fold is None  # a fold that was handed out is never changed
@@ -170,8 +177,9 @@ class Log:
                 path=name,
             ) from e
         except (EntryError, OSError) as e:
+            how = "damaged" if isinstance(e, EntryError) else "unreadable"
             raise StoreUnreadable(
-                f"log entry {seq} ({name}) of {self._storage.where} is damaged: {e}; "
+                f"log entry {seq} ({name}) of {self._storage.where} is {how}: {e}; "
                 "run `castore fsck`",
                 path=name,
             ) from e

@@ -46,8 +46,16 @@ class LocalStorage:
         self._path = str(Path(path).absolute())
         try:
             self._root = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError) as e:
-            raise StoreNotFound(f"there is no folder {self._path}", path=self._path) from e
+        except FileNotFoundError as e:
+            raise StoreNotFound(
+                f"there is no store at {self._path}; `castore init {self._path}` or "
+                "castore.open(path, create=True) makes one",
+                path=self._path,
+            ) from e
+        except NotADirectoryError as e:
+            raise StoreNotFound(
+                f"{self._path} is no store: a store is a folder", path=self._path
+            ) from e
         self._files = OpenFiles(lambda name: self._open(name, _READ), OPEN_FILES)
         self._device_files = OpenFiles(lambda name: self._open(name, _READ | _O_DIRECT), 2)
         self._writers: tuple[int, ThreadPoolExecutor] | None = None
@@ -65,8 +73,12 @@ class LocalStorage:
     def _folder(self, parts: list[str]) -> Iterator[int]:
         fd = os.dup(self._root)
         try:
-            for part in parts:
-                inner = os.open(part, _FOLDER, dir_fd=fd)
+            for depth, part in enumerate(parts, 1):
+                try:
+                    inner = os.open(part, _FOLDER, dir_fd=fd)
+                except OSError as e:
+                    e.filename = "/".join((self._path, *parts[:depth]))  # not only its last part
+                    raise
                 os.close(fd)
                 fd = inner
             yield fd
@@ -81,7 +93,7 @@ class LocalStorage:
                 yield fd, parts[-1]
         except OSError as e:
             if e.filename is None or not str(e.filename).startswith("/"):
-                e.filename = f"{self._path}/{name}"  # not only its last part
+                e.filename = f"{self._path}/{name}"
             raise
 
     def _open(self, name: str, flags: int) -> int:
@@ -292,7 +304,11 @@ class LocalStorage:
     def sync_folder(self, name: str) -> None:
         """Make the names in a folder durable."""
         with self._folder(check_name(name) if name else []) as fd:
-            fsync_folder(fd)
+            try:
+                fsync_folder(fd)
+            except OSError as e:
+                e.filename = f"{self._path}/{name}"
+                raise
 
     def free(self) -> int:
         """Bytes that this user may still write."""

@@ -57,10 +57,13 @@ def fsck(storage: Storage, *, quick: bool = False, progress: Progress | None = N
         Every finding; ``ok`` where nothing is damaged.
 
     Raises:
-        StoreUnreadable: it cannot even be made out which store this is.
+        StoreUnreadable: it cannot even be made out which store this is, or the medium failed.
         UnsupportedFeature: a newer castore wrote it.
     """
-    return _Fsck(storage, quick, progress).run()
+    try:
+        return _Fsck(storage, quick, progress).run()
+    except OSError as e:
+        raise StoreUnreadable.of(e, "the check could not be finished", storage.where) from e
 
 
 @dataclass(slots=True)

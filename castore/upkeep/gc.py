@@ -52,7 +52,10 @@ def gc(storage: Storage, log: Log, *, dry_run: bool = False) -> GcReport:
             was removed.
         SaveFailed: the medium failed.
     """
-    listed = list_packs(storage)
+    try:
+        listed = list_packs(storage)
+    except OSError as e:
+        raise StoreUnreadable.of(e, "gc removed nothing", storage.where) from e
     found: list[Found] = []
 
     def decide(fold: Fold) -> Sequence[Change]:

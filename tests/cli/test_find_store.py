@@ -67,6 +67,6 @@ def test_fsck_finds_a_store_that_lost_its_config(own: Path) -> None:
 def test_no_store_there(tmp_path: Path) -> None:
     for verb in ("log", "show", "info", "fsck", "gc", "tag", "branch"):
         assert "there is no" in message("-s", tmp_path / "none", verb, code=3)
-    assert "there is no store" in message("-s", tmp_path, "log", code=3)
+    assert "is no store: it has no castore.json" in message("-s", tmp_path, "log", code=3)
     assert record("-s", tmp_path / "none", "log", code=3)["code"] == "store-not-found"
     assert "--store is empty" in message("-s", "", "log", code=2)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,23 @@ TRACED = (
     "truncate,ftruncate,fallocate,copy_file_range,sendfile"
 )
 _CALL = re.compile(r"^\d+ +(\w+)\((.*)\) += +(-?\d+)")
+_UNFINISHED = " <unfinished ...>"
+_RESUMED = re.compile(r" *<\.\.\. \w+ resumed>")
 _FD = re.compile(r"^\d+<([^>]*)>")
 _AT = re.compile(r'(?:AT_FDCWD|\d+)<([^>]*)>, "([^"]*)"')
+
+
+def whole_lines(text: str) -> Iterator[str]:
+    """strace's lines, those that another thread cut in two put together."""
+    begun: dict[str, str] = {}
+    for line in text.splitlines():
+        pid, _, rest = line.partition(" ")
+        if line.endswith(_UNFINISHED):
+            begun[pid] = line.removesuffix(_UNFINISHED)
+        elif resumed := _RESUMED.match(rest):
+            yield begun.pop(pid) + rest[resumed.end() :]
+        else:
+            yield line
 
 
 def traced(log: Path, folder: Path) -> Counter[tuple[str, str, str, int]]:
@@ -52,7 +68,7 @@ def traced(log: Path, folder: Path) -> Counter[tuple[str, str, str, int]]:
         name = path[len(root) + 1 :]
         return None if any(p.startswith("index.lmdb") for p in name.split("/")) else name
 
-    for line in log.read_text().splitlines():
+    for line in whole_lines(log.read_text()):
         if (call := _CALL.match(line)) is None:
             continue
         name, args, result = call[1], call[2], int(call[3])
