@@ -78,14 +78,14 @@ class Store:
         self._parts = parts
         self.readonly = readonly
         self.last_report: LoadReport | None = None
-        self._lock = threading.RLock()
         self._closed = False
-        #: What this store has seen of each branch: where a save expects it to stand.
-        self._seen: dict[str, Digest] = {}
-        self._seen_at = 0  # the entry at which it looked last
+        self._new_locks()
+        #: What this store has seen of each branch: where a save expects it to stand, and the entry
+        #: at which it looked.
+        self._seen: dict[str, tuple[Digest | None, int]] = {}
         fold = parts.log.fold()
-        for name in fold.branches:
-            self._see(name, fold)
+        for name, branch in fold.branches.items():
+            self._see(name, branch.head, fold.seq)
         _STORES.add(self)
 
     # -- opening and closing ----------------------------------------------------------------------
@@ -109,9 +109,16 @@ class Store:
         """Whether that is this store's very folder, not a copy that took its place."""
         return config == self._parts.config and self._storage.is_folder_of(storage)
 
+    def _new_locks(self) -> None:
+        self._saving = threading.RLock()  # a Store does one save at a time
+        self._looking = threading.Lock()
+
     def close(self) -> None:
-        """Give up descriptors and threads.  The store can be opened again."""
-        with self._lock:
+        """Wait for a save in flight, then give up descriptors and threads.
+
+        The store can be opened again.  What another thread still reads fails.
+        """
+        with self._saving:
             if not self._closed:
                 self._closed = True
                 self._index.close()
@@ -160,7 +167,8 @@ class Store:
         """Save a state as the next checkpoint of a branch.
 
         When this returns, the checkpoint exists wholly and durably; when it raises, the branch's
-        head is what it was (an error whose ``fate_unknown`` is True aside).
+        head is what it was (aside from an error whose ``fate_unknown`` is True, and from a
+        ``CastoreWarning`` that a filter of yours turned into an error).
 
         Args:
             state: any value of the kinds listed in the documentation, nested as you like.
@@ -198,10 +206,10 @@ class Store:
         from castore.state import describe
 
         description = describe(state, self._parts.config.chunk_size)
-        with self._lock:
+        with self._saving:
             options = SaveOptions(
                 branch=branch,
-                expected=self._seen.get(branch),
+                expected=self._seen.get(branch, (None, 0))[0],
                 step=number,
                 meta=meta,
                 message=message,
@@ -210,8 +218,7 @@ class Store:
                 progress=progress,
             )
             saved = save_state(self._parts, description, options)
-            self._seen[branch] = Digest(bytes.fromhex(saved.digest))
-            self._seen_at = max(self._seen_at, saved.seq)
+            self._see(branch, Digest.fromhex(saved.digest), saved.seq)
             # The checkpoint exists: what goes wrong from here on is the next call's to say.
             with contextlib.suppress(OSError, CastoreError):
                 self._parts.log.tidy()
@@ -257,7 +264,7 @@ class Store:
         _refuse_unbuilt(only=only, device=device, mmap=mmap or None, fallback=fallback or None)
         revision = parse_revision(rev)
         fold = self._parts.log.fold()
-        live = self._resolve(revision, fold)
+        live = self._resolve_and_see(revision, fold)
         state, report = load_state(
             self._parts, fold, live, revision.path, verify=verify, progress=progress
         )
@@ -272,26 +279,25 @@ class Store:
     # -- looking ----------------------------------------------------------------------------------
 
     def _resolve(self, revision: Revision, fold: Fold) -> Live:
-        self._see(revision.base, fold)
         if not fold.live and not fold.gone and revision.base == "main":
             raise NoCheckpoint(f"{self.path} holds no checkpoint yet")
         return resolve(revision, fold, self._parts.log)
 
-    def _see(self, name: str, fold: Fold) -> None:
-        """Note where a branch stands, unless a later look (a save's, perhaps) knows better."""
-        with self._lock:
-            branch = fold.branches.get(name)
-            if branch is None or fold.seq < self._seen_at:
-                return
-            self._seen_at = fold.seq
-            if branch.head is not None:
-                self._seen[name] = branch.head
-            else:
-                self._seen.pop(name, None)
+    def _resolve_and_see(self, revision: Revision, fold: Fold) -> Live:
+        """The same, for a caller who acts on what is there: a save may follow."""
+        if (branch := fold.branches.get(revision.base)) is not None:
+            self._see(revision.base, branch.head, fold.seq)
+        return self._resolve(revision, fold)
+
+    def _see(self, name: str, head: Digest | None, seq: int) -> None:
+        """Note where a branch stood at an entry, unless a later look knows better."""
+        with self._looking:
+            if seq >= self._seen.get(name, (None, 0))[1]:
+                self._seen[name] = (head, seq)
 
     def _after_fork(self) -> None:
         """Locks that another thread of the parent held would be held in the child for ever."""
-        self._lock = threading.RLock()
+        self._new_locks()
         self._parts.log.after_fork()
         self._index.after_fork()
         self._storage.after_fork()
@@ -310,7 +316,7 @@ class Store:
         self._open_or_raise()
         revision = parse_revision(rev)
         fold = self._parts.log.fold()
-        live = self._resolve(revision, fold)
+        live = self._resolve_and_see(revision, fold)
         return checkpoint_of(fold, live, read_meta(self._parts, fold, live).meta)
 
     def log(self, rev: str = "main", *, limit: int | None = None) -> list[Checkpoint]:
@@ -353,7 +359,7 @@ class Store:
     # -- refs -------------------------------------------------------------------------------------
 
     def tag(
-        self, name: str, rev: str | None = "main", *, force: bool = False, delete: bool = False
+        self, name: str, rev: str = "main", *, force: bool = False, delete: bool = False
     ) -> AppliedChange:
         """Make a tag (``force``: or move it), or remove it.
 
@@ -362,7 +368,7 @@ class Store:
         return set_tag(self._parts.log, self.path, name, self._target(rev, delete), force)
 
     def branch(
-        self, name: str, rev: str | None = "main", *, force: bool = False, delete: bool = False
+        self, name: str, rev: str = "main", *, force: bool = False, delete: bool = False
     ) -> AppliedChange:
         """Make a branch at a revision (``force``: or move it), or remove it.
 
@@ -370,16 +376,13 @@ class Store:
         lets no checkpoint go.
         """
         change = set_branch(self._parts.log, self.path, name, self._target(rev, delete), force)
-        if change.new is None:
-            self._seen.pop(name, None)
-        else:
-            self._seen[name] = Digest(bytes.fromhex(change.new))
+        self._see(name, None if change.new is None else Digest.fromhex(change.new), change.seq)
         return change
 
-    def _target(self, rev: str | None, delete: bool) -> Digest | None:
+    def _target(self, rev: str, delete: bool) -> Digest | None:
         """The checkpoint that a ref is to name; None where the ref is to be removed."""
         self._writable()
-        if delete or rev is None:
+        if delete:
             return None
         return self._resolve(parse_revision(rev), self._parts.log.fold()).digest
 

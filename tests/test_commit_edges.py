@@ -7,8 +7,10 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -268,7 +270,7 @@ def test_a_child_forked_while_a_save_holds_the_lock(path: Path) -> None:
         held, release = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with store._lock, store._parts.log._lock:
+            with store._saving, store._parts.log._lock:
                 held.set()
                 release.wait(30)
 
@@ -343,3 +345,172 @@ def test_huge_files_are_refused_by_size(path: Path) -> None:
         assert not fsck_path(path).ok
         (path / name).write_bytes(good)
     assert fsck_path(path).ok
+
+
+def test_a_link_that_was_made_and_denied_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply is ENOENT although the entry is there, and the next try finds the disk full."""
+    with castore.open(path, create=True) as store:
+        store.save(weights(1), step=1)
+        real_link, real_write, linked = os.link, os.write, []
+
+        def link(src: str, dst: str, **kwargs: int) -> None:
+            real_link(src, dst, **kwargs)
+            if dst.isdigit():
+                linked.append(dst)
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+        def write(fd: int, data: bytes) -> int:
+            if linked:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real_write(fd, data)
+
+        monkeypatch.setattr(os, "link", link)
+        monkeypatch.setattr(os, "write", write)
+        store.save(weights(2), step=2)  # looked, and found its own entry
+        assert linked
+        monkeypatch.undo()
+    with castore.open(path) as store:
+        assert store.fsck().ok
+        assert same(store.load(), weights(2))
+
+
+def test_gc_never_syncs_the_log_again_after_that_failed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with castore.open(path, create=True) as store:
+        store.save(weights(1), step=1)
+        debris = path / "packs" / "20200101T000000000-0123456789abcdef"
+        shutil.copytree(next((path / "packs").iterdir()), debris)
+        log = os.stat(path / "log").st_ino
+        real, calls = os.fsync, []
+
+        def failing(fd: int) -> None:
+            if os.fstat(fd).st_ino == log:
+                calls.append(fd)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(fd)
+
+        monkeypatch.setattr(os, "fsync", failing)
+        with pytest.raises(castore.SaveFailed, match="may or may not"):
+            store.gc()
+        assert len(calls) == 1
+        assert debris.exists()
+
+
+def test_a_branch_never_takes_a_tags_name(path: Path) -> None:
+    with castore.open(path, create=True) as store:
+        store.save(weights(1), step=1)
+        store.tag("v1", "main")
+        with pytest.raises(castore.UsageError, match="'v1' is a tag"):
+            store.save(weights(2), branch="v1")
+        assert set(store.branches()) == {"main"}
+        assert same(store.load("v1"), weights(1))
+
+
+def test_looking_about_hides_no_conflict(path: Path) -> None:
+    """Only what opens, loads, resolves or saves a branch counts as having seen where it stands."""
+    with castore.open(path, create=True) as mine, castore.open(path) as other:
+        mine.save(weights(1), step=1)
+        mine.load()
+        other.resolve("main")
+        other.save(weights(2), step=2)
+        mine.log()
+        mine.tree("main")
+        mine.tag("t", "main~1")
+        mine.branch("b", "main")
+        with pytest.raises(castore.RefConflict, match=r"store\.resolve\('main'\)"):
+            mine.save(weights(3), step=3)
+        assert same(mine.load(), weights(2))
+        mine.save(weights(3), step=3)
+        assert [c.step for c in mine.log()] == [3, 2, 1]
+
+
+def test_a_load_does_not_wait_for_a_save(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with castore.open(path, create=True) as store:
+        store.save(weights(1), step=1)
+        begun, go_on = threading.Event(), threading.Event()
+        real = os.fsync
+
+        def slow(fd: int) -> None:
+            begun.set()
+            assert go_on.wait(60)
+            real(fd)
+
+        monkeypatch.setattr(os, "fsync", slow)
+        saving = threading.Thread(target=lambda: store.save(weights(2), step=2))
+        saving.start()
+        assert begun.wait(60)
+        try:
+            assert same(store.load(), weights(1))
+            assert saving.is_alive()
+        finally:
+            go_on.set()
+            saving.join()
+        assert same(store.load(), weights(2))
+
+
+def test_strict_steps_take_the_head_itself_again(path: Path) -> None:
+    with castore.open(path, create=True) as store:
+        first = store.save(weights(1), step=1, strict_steps=True)
+        with pytest.warns(castore.CastoreWarning, match="nothing changed"):
+            assert store.save(weights(1), step=1, strict_steps=True).digest == first.digest
+        with pytest.raises(castore.UsageError, match="step 1 repeats step 1"):
+            store.save(weights(2), step=1, strict_steps=True)
+        with pytest.raises(castore.UsageError, match="step 0 goes back"):
+            store.save(weights(2), step=0, strict_steps=True)
+        assert store.fsck().findings == ()  # and no debris of what was refused
+
+
+def test_a_head_saved_again_on_another_branch_is_that_branchs(path: Path) -> None:
+    with castore.open(path, create=True) as store:
+        first = store.save(weights(1), step=1)
+        store.branch("retry", "main")
+        with pytest.warns(castore.CastoreWarning, match="nothing changed"):
+            again = store.save(weights(1), step=1, branch="retry")
+        assert (again.digest, again.branch) == (first.digest, "retry")
+
+
+def test_meta_takes_numpys_numbers(path: Path) -> None:
+    meta = {"loss": np.float32(1.5), "n": np.int64(3), "ok": np.bool_(True), "f": np.float64(2.5)}
+    castore.save(weights(1), path, step=1, meta=meta)
+    with castore.open(path) as store:
+        found = store.resolve().meta
+        assert found == {"loss": 1.5, "n": 3, "ok": True, "f": 2.5}
+        assert [type(v) for v in found.values()] == [float, int, bool, float]
+        for odd in (np.complex64(1), np.datetime64("2026-01-01"), np.str_("x"), np.ones(2)):
+            if not isinstance(odd, str):
+                with pytest.raises(castore.BadState, match="meta/x"):
+                    store.save(weights(1), meta={"x": odd})
+
+
+def test_a_state_that_cannot_be_kept_makes_no_store(path: Path) -> None:
+    with pytest.raises(castore.BadState):
+        castore.save({"f": lambda: None}, path)
+    assert not path.exists()
+
+
+def test_the_chunk_size_of_a_store_that_is_there_is_not_overruled(path: Path) -> None:
+    castore.open(path, create=True, chunk_size=8192).close()
+    with pytest.raises(castore.UsageError, match="chunk size of 8192"):
+        castore.open(path, create=True, chunk_size=1 << 20)
+    with castore.open(path, chunk_size=8192) as store:
+        assert store.info().chunk_size == 8192
+
+
+@pytest.mark.parametrize("act", [castore.load, castore.open])
+def test_a_medium_that_fails_is_castores_error(
+    path: Path, act: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    castore.open(path, create=True).close()
+    real = os.open
+
+    def denied(name: str, flags: int, *args: int, **kwargs: int) -> int:
+        if str(path) in str(name):
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return real(name, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(castore.StoreUnreadable, match=f"Permission denied at {path}"):
+        act(path)

@@ -317,10 +317,9 @@ class Log:
                 except OSError as e:
                     raise AppendFateUnknown(entry.seq, e) from e
             return True
-        if unsure is not None and not there:
-            raise AppendFateUnknown(entry.seq, unsure)
-        if created:
-            raise AppendFateUnknown(entry.seq, OSError("the new entry is not there"))
+        if not there:
+            # Whatever was said, it may be ours and appear later.
+            raise AppendFateUnknown(entry.seq, unsure or OSError(f"{name} is not to be seen"))
         return False
 
     def make_durable(self, seq: int) -> None:

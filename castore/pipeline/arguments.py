@@ -76,6 +76,13 @@ def plain_meta(meta: Any) -> dict[str, Any]:
     return plain
 
 
+def _is_numpy_scalar(value: Any) -> bool:
+    """Whether ``value`` is a number or bool of numpy's (whose float64 alone is a ``float``)."""
+    kinds = ("bool", "bool_", "int", "uint", "float")
+    kind = type(value)
+    return kind.__module__ == "numpy" and kind.__name__.rstrip("0123456789") in kinds
+
+
 def _plain_meta(value: Any, path: str, depth: int) -> Any:
     if depth > _META_DEPTH:
         raise BadState(f"{path} is nested deeper than {_META_DEPTH}", path=path, paths=[path])
@@ -89,6 +96,8 @@ def _plain_meta(value: Any, path: str, depth: int) -> Any:
         raise BadState(f"{path} is an int beyond 64 bits", path=path, paths=[path])
     if isinstance(value, float):
         return float(value)
+    if _is_numpy_scalar(value):
+        return _plain_meta(value.item(), path, depth + 1)
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str) or not _is_unicode(key):

@@ -17,6 +17,7 @@ step 6 a failed save deletes its own packs; once the entry may exist it deletes 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,7 @@ from castore.log.fold import Fold, Live, broken_needs, is_present
 from castore.log.log import AppendFateUnknown
 from castore.model.digest import Buffer, Digest, Kind, derived, kind_digest
 from castore.model.encoding import encode
-from castore.model.objects import MAX_OBJECT, CheckpointObject, encode_tree
+from castore.model.objects import INLINE_BYTES, MAX_OBJECT, CheckpointObject, encode_tree
 from castore.model.packinfo import PackInfo
 from castore.packs.findings import pack_finding
 from castore.packs.format import meta_names
@@ -185,7 +186,7 @@ class _Save:
             if self.s0 is None:
                 self.s0 = fold.seq
             head = self._head(fold)
-            self._check_step(head)
+            self._check_step(head, unchanged_aside=True)
             self._sizes.clear()
             self.relied.clear()
             self.parts.index.update(fold.packs.values())
@@ -194,6 +195,7 @@ class _Save:
             try:
                 if (same := self._unchanged(head, root, fold)) is not None:
                     return same
+                self._check_step(head)
                 written = self._write_objects(fold, head, root, contents, objects)  # step 4
                 return self._commit(self.s0, written)  # steps 5 and 6
             except _LookAgain as e:
@@ -207,6 +209,8 @@ class _Save:
     # -- step 2: where the branch stands ----------------------------------------------------------
 
     def _head(self, fold: Fold) -> Live | None:
+        if self.options.branch in fold.tags:
+            raise UsageError(f"{self.options.branch!r} is a tag; a branch needs another name")
         branch = fold.branches.get(self.options.branch)
         head = branch.head if branch else None
         if head != self.options.expected:
@@ -221,8 +225,8 @@ class _Save:
                 f"{expected.short if expected else 'no checkpoint'}, found "
                 f"{head.short if head else 'no checkpoint'} ({self.parts.log.describe(last)}). "
                 f"Nothing was saved. Look with `castore log {self.options.branch}`; two runs use "
-                f"two branches; to go on here, store.resolve({self.options.branch!r}) and save "
-                "again",
+                f"two branches; to go on here, load the branch or store.resolve("
+                f"{self.options.branch!r}), and save again",
                 branch=self.options.branch,
                 expected=expected.hex() if expected else None,
                 actual=head.hex() if head else None,
@@ -231,11 +235,18 @@ class _Save:
             )
         return fold.live[head] if head is not None else None
 
-    def _check_step(self, head: Live | None) -> None:
+    def _check_step(self, head: Live | None, *, unchanged_aside: bool = False) -> None:
+        """Tell, or refuse, a step that is not above the head's.
+
+        ``unchanged_aside`` leaves one that repeats alone: it may be the head itself, saved again.
+        """
         step = self.options.step
         if head is None or step is None or head.add.step is None or step > head.add.step:
             return
-        how = "repeats" if step == head.add.step else "goes back from"
+        repeats = step == head.add.step
+        if repeats and unchanged_aside:
+            return
+        how = "repeats" if repeats else "goes back from"
         text = f"step {step} {how} step {head.add.step} of {self.options.branch}"
         if self.options.strict_steps:
             raise UsageError(f"{text}, and strict_steps=True refuses that; nothing was saved")
@@ -344,7 +355,6 @@ class _Save:
                 lambda f: _verify_changes(f, clean), f"verify {self.options.branch}"
             )
             verified = len(clean) == len(needs)
-        self.warnings.clear()  # that the step repeats goes without saying
         self._warn(
             f"nothing changed since {_called(head.add)}: state, step, meta and message equal those "
             f"of {self.options.branch}'s head, so nothing was added"
@@ -465,7 +475,10 @@ class _Save:
             return
         description, add = self.description, head.add
         if add.contents == contents and any(c.digests for c in description.contents):
-            self._warn(f"no tensor changed since {_called(add)}: a stale buffer saved again?")
+            self._warn(
+                f"no tensor of more than {INLINE_BYTES} bytes changed since {_called(add)}: "
+                "a stale buffer saved again?"
+            )
         if description.logical_bytes < VANISHED * add.logical_bytes:
             self._warn(
                 f"most of the state vanished: {description.logical_bytes:,} bytes where "
@@ -517,7 +530,7 @@ class _Save:
             digest=add.checkpoint.hex(),
             root=add.root.hex(),
             step=add.step,
-            branch=add.branch,
+            branch=self.options.branch,
             seq=seq,
             parent=add.parent.hex() if add.parent else None,
             time=add.time,
@@ -601,12 +614,15 @@ class _Save:
         except OSError:
             free = None
         where = e.filename or f"{storage.where}/packs/{self.id}"
-        room = (
-            "" if free is None else f" (the save needs up to {needed:,} bytes, {free:,} are free)"
-        )
+        advice = "mend the cause and save again"
+        room = ""
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            room = f" (the save may need {needed:,} bytes more"
+            room += ")" if free is None else f", and {free:,} are free)"
+            advice = "make room and save again; `castore gc` removes what killed saves left"
         return SaveFailed(
             f"the save failed: {e.strerror or e} at {where}{room}. Branch {self.options.branch} is "
-            "unchanged; mend the cause and save again (`castore gc` frees what nothing needs)",
+            f"unchanged; {advice}",
             errno=e.errno,
             path=str(where),
             needed=needed,

@@ -194,14 +194,23 @@ class LocalStorage:
     def create(self, name: str, data: bytes) -> bool:
         """Create a whole file durably if absent."""
         with self._parent(name) as (folder, leaf):
+            unsure = False  # whether a link was tried whose answer does not settle its fate
             while True:
-                temporary = self._write_temporary(folder, data)
+                try:
+                    temporary = self._write_temporary(folder, data)
+                except OSError as e:
+                    if unsure:
+                        raise FateUnknown(e.errno, e.strerror, f"{self._path}/{name}") from e
+                    raise
                 try:
                     os.link(temporary, leaf, src_dir_fd=folder, dst_dir_fd=folder)
                 except FileExistsError:
                     return False
                 except FileNotFoundError:
-                    continue  # gc took the temporary file for a dead process's: make it again
+                    # gc took the temporary file for a dead process's (or the reply to a link that
+                    # was made is lost): once more with a new one.
+                    unsure = True
+                    continue
                 except OSError as e:
                     raise FateUnknown(e.errno, e.strerror, f"{self._path}/{name}") from e
                 finally:
@@ -423,6 +432,4 @@ def _fill_aligned(fd: int, offset: int, out: memoryview) -> int:
                     break
                 out[done : done + n] = view[skip : skip + n]
             done += n
-            if got < want:
-                break
     return done

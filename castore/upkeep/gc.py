@@ -18,7 +18,7 @@ from castore.log.entry import Change, Condemned, Entry
 from castore.log.fold import Fold
 from castore.log.log import AppendFateUnknown, Log
 from castore.reports import GcItem, GcReport
-from castore.storage.protocol import Storage
+from castore.storage.protocol import FateUnknown, NotDurable, Storage
 from castore.upkeep.reserve import give_up_reserve, make_reserve
 from castore.upkeep.survey import Found, list_packs, survey
 
@@ -114,8 +114,11 @@ def _append_with_reserve(
     try:
         return log.append(decide, "gc")
     except (OSError, AppendFateUnknown) as e:
-        # Condemning twice is harmless: whatever became of the first entry, try again.
+        # Condemning twice is harmless: whatever became of the first entry, try again.  But an fsync
+        # that failed is never tried again: the entry that it was for may not be durable.
         cause = e.cause if isinstance(e, AppendFateUnknown) else e
+        if e is not cause and (isinstance(cause, NotDurable) or not isinstance(cause, FateUnknown)):
+            raise
         if cause.errno not in (errno.ENOSPC, errno.EDQUOT) or not give_up_reserve(storage):
             raise
     return log.append(decide, "gc")
@@ -127,7 +130,7 @@ def assert_needed_are_there(storage: Storage, fold: Fold) -> None:
     Raises:
         StoreUnreadable: one is not.
     """
-    known_lost = {path for path, _ in fold.damaged}
+    known_lost = {path for (path, _), named in fold.damaged.items() if named}
     for info in fold.packs.values():
         size = storage.size(info.file)
         if size != info.size and info.path not in known_lost:

@@ -313,6 +313,25 @@ def test_a_create_that_says_yes_and_leaves_nothing(fickle: Fickle) -> None:
         put(log, "mine")
 
 
+def test_a_number_said_to_be_taken_that_nobody_sees_may_be_ours(
+    fickle: Fickle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS: the retried link says EEXIST, and a stale look finds no such name."""
+    log = Log(fickle, STORE)
+    really_size = fickle.size
+
+    def create(name: str, data: bytes) -> bool:
+        assert fickle.really_create(name, data)
+        monkeypatch.setattr(fickle, "size", lambda n: None if n == name else really_size(n))
+        return False
+
+    fickle.on_create = create
+    with pytest.raises(AppendFateUnknown):
+        put(log, "mine")
+    monkeypatch.undo()
+    assert set(Log(fickle, STORE).fold().windows) == {"mine"}
+
+
 def test_a_success_that_cannot_be_made_durable_is_of_unknown_fate(fickle: Fickle) -> None:
     log = Log(fickle, STORE)
 

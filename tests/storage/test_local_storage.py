@@ -563,3 +563,40 @@ def test_no_descriptor_leaks(tmp_path: Path) -> None:
     storage.close()
     storage.close()
     assert count() == before
+
+
+def test_a_link_whose_answer_was_no_and_cannot_be_tried_again_is_of_unknown_fate(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_link, really_write, tried = os.link, os.write, []
+
+    def link(src: str, dst: str, **kwargs: int) -> None:
+        really_link(src, dst, **kwargs)
+        tried.append(dst)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    def write(fd: int, data: bytes) -> int:
+        if tried:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really_write(fd, data)
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(FateUnknown) as caught:
+        storage.create("file", b"data")
+    assert caught.value.errno == errno.ENOSPC
+    assert (tmp_path / "file").read_bytes() == b"data"
+    assert temporaries(tmp_path) == []
+
+
+def test_a_device_that_reads_short_is_read_on(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(100_000)
+    storage.create("file", data)
+    really = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, out, at: really(fd, [out[0][:8192]], at))
+    for start, length in ((0, 100_000), (5000, 50_000), (90_000, 20_000), (100_000, 1)):
+        out = bytearray(length)
+        n = storage.read_into("file", start, memoryview(out), device=True)
+        assert bytes(out[:n]) == data[start : start + length]
