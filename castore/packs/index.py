@@ -126,7 +126,7 @@ class LmdbIndex:
                 self._discard()
             self._folder.mkdir(parents=self._make_parents, exist_ok=True)
             self._env = lmdb.open(
-                str(self._folder),
+                os.fsencode(self._folder),  # a name need not be UTF-8
                 map_size=max(FIRST_MAP, _file_size(self._folder / "data.mdb")),
                 max_dbs=3,
                 metasync=False,
