@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnsupportedFeature,
         UsageError,
     )
+    from castore.model.patterns import OMITTED
     from castore.opening import load, save
     from castore.opening import open_store as open
     from castore.reports import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "OMITTED",
     "AmbiguousRevision",
     "AppliedChange",
     "BadFile",
@@ -85,6 +87,7 @@ __all__ = [
 
 #: Name -> the module it lies in, where that is neither errors nor reports, and its name there.
 _ELSEWHERE = {
+    "OMITTED": ("model.patterns", "OMITTED"),
     "Store": ("store", "Store"),
     "load": ("opening", "load"),
     "open": ("opening", "open_store"),

@@ -208,13 +208,28 @@ class GcReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class LoadReport(Report):
-    """What a load did: the checkpoint it gave, what it skipped and which damage a copy healed."""
+    """What a load did.
+
+    Attributes:
+        checkpoint: the checkpoint it gave, hex.
+        bytes_read: bytes read from packs: chunks, objects, the packs' tables, and the gaps between
+            small neighbours; not what was mapped.
+        seconds: wall time.
+        skipped: what was left out: by ``load_into(strict=False)`` the key paths, with the reason.
+        healed: damage that was met where another copy served.
+        chunks: chunks read or mapped, and verified.
+        objects: objects read (trees, lists of chunks, the checkpoint's own), and verified.
+        mapped_bytes: bytes of the tensors that were mapped (and hashed where they lie).
+    """
 
     checkpoint: str
     bytes_read: int
     seconds: float
     skipped: tuple[str, ...] = ()
     healed: tuple[str, ...] = ()
+    chunks: int = 0
+    objects: int = 0
+    mapped_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from castore.model.config import StoreConfig
 from castore.model.digest import Digest
 from castore.packs.index import LmdbIndex
 from castore.pipeline.arguments import checked_message, plain_meta, step_number
+from castore.pipeline.load import LoadOptions
 from castore.pipeline.load import load as load_state
 from castore.pipeline.parts import Parts
 from castore.pipeline.save import SaveOptions
@@ -244,13 +245,22 @@ class Store:
         """The state of a checkpoint, or with ``REV:PATH`` the value at a key path.
 
         Every byte is hashed and matched before anything is returned (unless ``verify=False``).
-        Tensors come back on the CPU as private, writable memory; ties are restored.
+        Tensors come back as private, writable memory (but see ``mmap``); ties are restored.  Key
+        paths in ``only`` and ``device`` are those of the value that is loaded: below ``PATH`` where
+        the revision names one.
 
         Args:
             rev: a revision, see :meth:`resolve`.
-            only: not in this version.
-            device: not in this version.
-            mmap: not in this version.
+            only: a pattern, or a list of them: the value pruned to what they match, containers and
+                their order kept; in lists and tuples ``castore.OMITTED`` stands for what is left
+                out.  ``*`` is any text within one key, ``**`` any text across keys; what matches a
+                container takes all of it.  Nothing else is read.
+            device: where tensors go: a name or ``torch.device``, a function of the key path, or a
+                dict of patterns of which the first that matches counts.  0-dim tensors and random
+                states stay on the CPU unless the function or a pattern without ``*`` names them.
+            mmap: map tensors from the store where they lie as they are, after hashing them there,
+                and read the others.  Treat all as read-only: arrays are marked so; a write to a
+                mapped tensor stays in this process.
             fallback: not in this version.
             verify: False skips hashing the chunks: for measuring, not for training.
             progress: called with numbers of bytes as they are read.
@@ -258,23 +268,27 @@ class Store:
         Raises:
             NoCheckpoint: there is none.
             BadRevision, AmbiguousRevision, CheckpointGone: the revision names none.
+            UsageError: a pattern that matches nothing; a device that is none.
+            UnsupportedFeature: a device that is not here.
             CorruptionError: something is damaged; nothing is returned.
         """
         self._open_or_raise()
-        _refuse_unbuilt(only=only, device=device, mmap=mmap or None, fallback=fallback or None)
+        _refuse_unbuilt(fallback=fallback or None)
+        options = LoadOptions(only, device, verify, mmap, progress)
         revision = parse_revision(rev)
         fold = self._parts.log.fold()
         live = self._resolve_and_see(revision, fold)
-        state, report = load_state(
-            self._parts, fold, live, revision.path, verify=verify, progress=progress
-        )
+        state, report = load_state(self._parts, fold, live, revision.path, options)
+        self._loaded(report)
+        return state
+
+    def _loaded(self, report: LoadReport) -> None:
         self.last_report = report
         for text in report.healed:
             _warn(
                 f"damage was met, and another copy served: {text}; run `castore -s {self.path} "
                 "fsck`"
             )
-        return state
 
     # -- looking ----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from castore.model.digest import Buffer, Digest, Kind, chunk_digest, kind_digest
@@ -241,6 +241,28 @@ class ChunkMap:
         info, table = self._tables[first[0]]
         place = table.raw_span(first[1])
         return None if place is None else (info, *place)
+
+    def extent(
+        self, digests: Sequence[Digest], lengths: Sequence[int]
+    ) -> tuple[PackInfo, int] | None:
+        """Pack and offset where chunks of these lengths lie raw, in order and without a gap."""
+        for pack, begin in self._raw(digests[0], lengths[0]):
+            offset = begin
+            for digest, length in zip(digests, lengths, strict=True):
+                if (pack, offset) not in self._raw(digest, length):
+                    break
+                offset += length
+            else:
+                return pack, begin
+        return None
+
+    def _raw(self, digest: Digest, length: int) -> list[tuple[PackInfo, int]]:
+        """Packs and offsets where a chunk lies raw, at its length."""
+        return [
+            (place.pack, place.record.offset)
+            for place in self.places(digest)
+            if not place.record.codec and place.record.raw_len == length
+        ]
 
 
 class PackSet:

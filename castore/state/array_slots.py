@@ -25,7 +25,19 @@ _MAX_DIMENSIONS = 64  # numpy's own limit
 class ArraySlot:
     """The one buffer of an array, or of all that are tied to it."""
 
-    __slots__ = ("array", "content", "dtype", "finished", "grid", "nbytes", "shape")
+    __slots__ = (
+        "array",
+        "content",
+        "dtype",
+        "finished",
+        "grid",
+        "nbytes",
+        "readonly",
+        "shape",
+    )
+
+    wanted = None  # of its chunks: all
+    mappable = 0
 
     def __init__(
         self, dtype: np.dtype[Any], shape: tuple[int, ...], grid: Grid, content: Content
@@ -37,6 +49,7 @@ class ArraySlot:
         self.content = content
         self.array: npt.NDArray[Any] | None = None
         self.finished = False
+        self.readonly = False
 
     def allocate(self) -> None:
         """Take the array's memory."""
@@ -53,11 +66,29 @@ class ArraySlot:
             return memoryview(bytearray())
         return self.array.reshape(-1).view(np.uint8).data
 
+    def adopt(self, memory: memoryview) -> None:
+        """Never called: arrays are read, since their byte order may have to be turned."""
+        raise ValueError("an array is not mapped")
+
+    def put(self, start: int, data: memoryview) -> None:
+        """Copy verified bytes into place."""
+        self.out()[start : start + len(data)] = data
+
+    def describe(self) -> str:
+        """Dtype and shape in words."""
+        return f"a numpy array of {self.dtype} and shape {self.shape}"
+
+    def of_shape(self, shape: tuple[int, ...]) -> ArraySlot:
+        """A slot for an array of the same dtype and another shape, without a content."""
+        grid = Grid.of(shape, self.dtype.itemsize, self.grid.chunk_size)
+        return ArraySlot(self.dtype, shape, grid, Content(None, ()))
+
     def finish(self, data: bytes | None) -> npt.NDArray[Any]:
         """The array, in its own byte order."""
         assert self.array is not None
         if not self.finished:
             from_canonical(self.array)
+            self.array.flags.writeable = not self.readonly
             self.finished = True
         return self.array
 

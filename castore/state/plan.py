@@ -32,6 +32,7 @@ from castore.model.objects import (
     read_content,
     read_tree,
 )
+from castore.model.patterns import OMITTED, WHOLE, Chosen, Selection
 from castore.state import plain
 from castore.state.contents import METADATA
 from castore.state.describe import FACTORIES, MAX_DEPTH, NO_METADATA
@@ -52,25 +53,31 @@ _ARITY: dict[str, int] = {
 }
 
 
+#: In the place of a value that a selection left out, until the container is made.
+_LEFT_OUT = object()
+
+
 class Read:
-    """One content to read: fill :attr:`out`, or set :attr:`data` where that is None.
+    """One content to read: fill :attr:`out`, or :meth:`put` its parts, or set :attr:`data`.
 
     Attributes:
         digests: its chunks, in order.
         grid: where it is cut; ``rows`` is 0 where the length is known to its chunks alone.
         nbytes: its length; where that is not known, the least it can be.
-        data: the content, set by the pipeline if :attr:`out` is None.
+        sized: whether its length is known; where not, the pipeline sets :attr:`data`.
+        data: the content, where its length was not known.
     """
 
-    __slots__ = ("_frame", "_index", "_slot", "data", "digests", "grid", "nbytes")
+    __slots__ = ("_frame", "_index", "data", "digests", "grid", "nbytes", "sized", "slot")
 
     def __init__(self, slot: Slot, frame: _Frame, index: int) -> None:
-        self._slot = slot
+        self.slot = slot
         self._frame = frame
         self._index = index
         self.digests: tuple[Digest, ...] = slot.content.digests
         self.grid: Grid = slot.grid
         self.nbytes: int = slot.nbytes
+        self.sized = not isinstance(slot, TextSlot)
         self.data: bytes | None = None
 
     @property
@@ -80,8 +87,36 @@ class Read:
 
     @property
     def out(self) -> memoryview | None:
-        """Where the content goes: writable bytes, exactly as long; made anew at each call."""
-        return self._slot.out()
+        """The content's own fresh memory: writable bytes, exactly as long; made anew at each call.
+
+        None where there is none: then verified bytes are handed to :meth:`put`.
+        """
+        return self.slot.out()
+
+    def put(self, start: int, data: memoryview) -> None:
+        """Place verified bytes, which begin at ``start`` of the content; from any thread."""
+        self.slot.put(start, data)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of its chunks are needed."""
+        return self.slot.wanted is None
+
+    def pieces(self) -> Iterator[tuple[Digest, int, int]]:
+        """Digest, start and stop of each chunk that is needed."""
+        wanted = self.slot.wanted
+        for i, (start, stop) in enumerate(self.grid.spans()):
+            if wanted is None or i in wanted:
+                yield self.digests[i], start, stop
+
+    @property
+    def mappable(self) -> int:
+        """Alignment at which the content could be mapped where it lies; 0 where it cannot be."""
+        return self.slot.mappable
+
+    def adopt(self, memory: memoryview) -> None:
+        """Take mapped, verified bytes in the place of memory of its own."""
+        self.slot.adopt(memory)
 
 
 class Plan:
@@ -91,53 +126,91 @@ class Plan:
         reads: the contents to read, in traversal order, what is tied once.
         nbytes: bytes of all contents, those that were inline included.
         tensors: number of tensors, each tied name counted.
+        frames: the containers to be, parents before what they hold.
+        slots: the values that have a content of their own.
     """
 
-    __slots__ = ("_frames", "_reads_of", "nbytes", "reads", "tensors")
+    __slots__ = ("frames", "nbytes", "reads", "slots", "tensors")
 
-    def __init__(self, frames: list[_Frame], reads: list[Read], nbytes: int, tensors: int) -> None:
-        self._frames = frames
+    def __init__(
+        self,
+        frames: list[_Frame],
+        slots: list[Slot],
+        reads: list[Read],
+        nbytes: int,
+        tensors: int,
+    ) -> None:
+        self.frames = frames
+        self.slots = slots
         self.reads = reads
         self.nbytes = nbytes
         self.tensors = tensors
 
-    def finish(self) -> Any:
+    def allocate(self) -> None:
+        """Take the memory for all contents, those aside that were mapped.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        with without_gc():
+            for i, slot in enumerate(self.slots):
+                try:
+                    slot.allocate()
+                except (RuntimeError, MemoryError) as e:  # torch says it with a RuntimeError
+                    wanted = self.nbytes - sum(s.nbytes for s in self.slots[:i])
+                    raise MemoryError(f"no memory for {wanted} more bytes of the state: {e}") from e
+
+    def finish(self, *, readonly: bool = False) -> Any:
         """Put the state together; call once, when all is read.
+
+        ``readonly`` marks numpy arrays so (torch has no such mark).
 
         Raises:
             EncodingError: what was read is no state.
             UnsupportedFeature: it needs what is not here.
         """
-        data = {id(read._slot): read.data for read in self.reads if read.data is not None}
-        frames, self._frames = self._frames, []
+        if readonly:
+            for slot in self.slots:
+                slot.readonly = True
+        data = self.data()
+        frames, self.frames = self.frames, []
         for frame in reversed(frames):  # children stand after their parents
-            for index, slot in frame.pending:
-                try:
-                    frame.values[index] = slot.finish(data.get(id(slot)))
-                except EncodingError as e:
-                    raise _at(frame.path(index), e) from e
-                except UnsupportedFeature as e:
-                    raise _unsupported(frame.path(index), e) from e
-            try:
-                made = frame.make()
-            except EncodingError as e:
-                raise _at(frame.path(None), e) from e
+            made = frame.complete(data)
             if frame.parent is None:
                 return made
             frame.parent.values[frame.index] = made
         raise ValueError("a plan can be finished once")
 
+    def data(self) -> dict[int, bytes]:
+        """What was read of contents whose length was not known, by the slot's ``id``."""
+        return {id(read.slot): read.data for read in self.reads if read.data is not None}
+
 
 class _Frame:
     """A container to be."""
 
-    __slots__ = ("_names", "index", "keys", "node", "parent", "pending", "prefix", "values")
+    __slots__ = (
+        "_names",
+        "chosen",
+        "depth",
+        "index",
+        "inner",
+        "keys",
+        "node",
+        "parent",
+        "pending",
+        "prefix",
+        "values",
+    )
 
     def __init__(self, node: TreeNode, parent: _Frame | None, index: int, prefix: str) -> None:
         self.node = node
         self.parent = parent
         self.index = index  # among the parent's values
         self.prefix = prefix  # the path, of a frame without a parent
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+        self.chosen: Chosen | None = None  # where a selection has a say in it
+        self.inner: dict[int, Chosen] = {}  # and what it says of entries
         self.keys: list[Any] | None = None
         self.values: list[Any] = []
         self.pending: list[tuple[int, Any]] = []  # values that wait for their content
@@ -161,10 +234,56 @@ class _Frame:
             frame = frame.parent
         return keypath.join(parts[::-1])
 
+    def names(self) -> list[str]:
+        """The path component of each entry."""
+        self.name(0)
+        assert self._names is not None
+        return self._names[: len(self.node.items)]
+
+    @property
+    def pruned(self) -> bool:
+        """Whether entries may have been left out of it."""
+        return self.chosen is not None and not self.chosen.taken
+
+    @property
+    def empty(self) -> bool:
+        """Whether all of its entries were left out."""
+        return self.pruned and all(value is _LEFT_OUT for value in self.values)
+
+    def complete(self, data: dict[int, bytes]) -> Any:
+        """The container, what it holds being complete; ``data`` as :meth:`Plan.data` has it.
+
+        Raises:
+            EncodingError, UnsupportedFeature: it cannot be made.
+        """
+        for index, slot in self.pending:
+            self.values[index] = self.value(index, slot, data)
+        try:
+            return self.make()
+        except EncodingError as e:
+            raise _at(self.path(None), e) from e
+
+    def value(self, index: int, slot: Any, data: dict[int, bytes]) -> Any:
+        """A value that waited for its content."""
+        try:
+            return slot.finish(data.get(id(slot)))
+        except EncodingError as e:
+            raise _at(self.path(index), e) from e
+        except UnsupportedFeature as e:
+            raise _unsupported(self.path(index), e) from e
+
     def make(self) -> Any:
         """The container, all values being there."""
-        node, values = self.node, self.values
+        node, values, keys = self.node, self.values, self.keys
         container = node.container
+        if self.pruned and keys is not None:
+            kept = [i for i in range(len(keys)) if values[i] is not _LEFT_OUT]
+            values = [values[i] for i in (*kept, *range(len(keys), len(values)))]
+            keys = [keys[i] for i in kept]
+        elif self.pruned and container in ("set", "frozenset"):
+            values = [value for value in values if value is not _LEFT_OUT]
+        elif self.pruned:
+            values = [OMITTED if value is _LEFT_OUT else value for value in values]
         if container == "list":
             return values
         if container == "tuple":
@@ -178,9 +297,9 @@ class _Frame:
                 raise EncodingError(f"a set of what cannot be in one: {e}") from e
             expect(len(made) == len(values), "a set with the same element twice")
             return made
-        assert self.keys is not None
-        metadata = values.pop() if len(values) > len(self.keys) else None
-        items = zip(self.keys, values, strict=True)
+        assert keys is not None
+        metadata = values.pop() if len(values) > len(keys) else None
+        items = zip(keys, values, strict=True)
         if container == "dict":
             return dict(items)
         if container == "defaultdict":
@@ -202,8 +321,14 @@ def plan_state(
     *,
     path: str = "",
     max_bytes: int | None = None,
+    selection: Selection | None = None,
+    device: Any = None,
+    allocate: bool = True,
 ) -> Plan:
     """Check a tree, or the subtree below one of its values; take the memory for its contents.
+
+    What a selection leaves out is neither fetched nor checked.  Paths in ``selection`` and
+    ``device`` begin at ``value``.
 
     Args:
         value: a root's :class:`Digest`, a :class:`TreeNode`, or a value as it stands in one.
@@ -212,22 +337,27 @@ def plan_state(
         path: the value's own key path, for messages.
         max_bytes: refuse, before any memory is taken, contents of more bytes in all (what is tied
             counts once): the checkpoint's ``logical_bytes``.
+        selection: what is meant of it; None: all.
+        device: where tensors go, see :class:`castore.state.devices.Placement`; None: to the CPU.
+        allocate: False leaves that to a later :meth:`Plan.allocate`.
 
     Raises:
         EncodingError: not a state; the text names the key path.
         UnsupportedFeature: a state that this castore, torch or machine cannot make.
+        UsageError: a pattern of the selection matches nothing, or a device is none.
         MemoryError: there is not enough.
     """
-    walk = _Walk(fetch, chunk_size, path, max_bytes)
+    walk = _Walk(fetch, chunk_size, path, max_bytes, selection)
+    if device is not None:
+        walk.placement = _needs("torch", "devices").Placement(device)
     with without_gc():
         walk.run(value)
-        for i, slot in enumerate(walk.slots):
-            try:
-                slot.allocate()
-            except (RuntimeError, MemoryError) as e:  # torch says it with a RuntimeError
-                wanted = walk.nbytes - sum(s.nbytes for s in walk.slots[:i])
-                raise MemoryError(f"no memory for {wanted} more bytes of the state: {e}") from e
-    return Plan(walk.frames, walk.reads, walk.nbytes, walk.tensors)
+    if selection is not None:
+        selection.check()
+    plan = Plan(walk.frames, walk.slots, walk.reads, walk.nbytes, walk.tensors)
+    if allocate:
+        plan.allocate()
+    return plan
 
 
 def _at(path: str, error: Exception) -> EncodingError:
@@ -239,8 +369,17 @@ def _unsupported(path: str, error: UnsupportedFeature) -> UnsupportedFeature:
 
 
 class _Walk:
-    def __init__(self, fetch: Fetch, chunk_size: int, path: str, max_bytes: int | None) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,
+        chunk_size: int,
+        path: str,
+        max_bytes: int | None,
+        selection: Selection | None,
+    ) -> None:
         self.fetch = fetch
+        self.selection = selection
+        self.placement: Any = None
         self.chunk_size = chunk_size
         self.path = path
         self.max_bytes = max_bytes
@@ -263,7 +402,8 @@ class _Walk:
                 top = value if isinstance(value, TreeNode) else child_node(value, self.fetch)
             if top is None:
                 top = TreeNode("value", 0, None, [value])
-            stack = [self.enter(top, None, 0)]
+            chosen = None if self.selection is None else self.selection.root()
+            stack = [self.enter(top, None, 0, chosen)]
             while stack:
                 frame, items = stack[-1]
                 for index, item in items:
@@ -283,17 +423,18 @@ class _Walk:
                     expect(node.container != "value", "a value that only a root may be")
                     expect(frame.node.container != "value", "a container where a value belongs")
                     expect(len(stack) < MAX_DEPTH, f"containers nested over {MAX_DEPTH} deep")
-                    stack.append(self.enter(node, frame, index))
+                    stack.append(self.enter(node, frame, index, frame.inner.pop(index, None)))
                     break
                 else:
                     stack.pop()
+                    self.leave(frame)
         except EncodingError as e:
             raise _at(frame.path(index) if frame else self.path, e) from e
         except UnsupportedFeature as e:
             raise _unsupported(frame.path(index) if frame else self.path, e) from e
 
     def enter(
-        self, node: TreeNode, parent: _Frame | None, index: int
+        self, node: TreeNode, parent: _Frame | None, index: int, chosen: Chosen | None
     ) -> tuple[_Frame, Iterator[tuple[int, Any]]]:
         """Check a container, and begin with its values."""
         frame = _Frame(node, parent, index, self.path)
@@ -319,9 +460,43 @@ class _Walk:
             expect(known, "a defaultdict whose factory is no plain type")
         else:
             expect(extra is None, f"a {node.container} with something extra")
-        frame.values = [None] * len(values)
         self.frames.append(frame)
+        if self.selection is not None and chosen is not None:
+            return frame, self.choose(self.selection, chosen, frame, values)
+        frame.values = [None] * len(values)
         return frame, iter(enumerate(values))
+
+    def choose(
+        self, selection: Selection, chosen: Chosen, frame: _Frame, values: list[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Those values of a container that are meant, or may hold what is."""
+        count = len(frame.node.items)
+        frame.values = [None if chosen.taken else _LEFT_OUT] * len(values)
+        frame.chosen = chosen
+        if frame.node.container == "value":  # no name leads to it: it is the root itself
+            if chosen.taken:
+                yield 0, values[0]
+            return
+        frame.chosen = chosen = selection.entered(
+            chosen, frame.depth, not count, lambda: (frame.path(None), frame.names())
+        )
+        for index in range(count):
+            value = values[index]
+            inner = selection.inside(chosen, frame.name(index))
+            container = type(value) is list and value[:1] in (["node"], ["tree"])
+            if inner.taken or (inner.states and container):
+                if container and inner != WHOLE:
+                    frame.inner[index] = inner
+                yield index, value
+        if len(values) > count and not frame.empty:  # metadata belong to the container as such
+            yield count, values[count]
+
+    def leave(self, frame: _Frame) -> None:
+        """All of a container was looked at: it stays if anything in it does."""
+        if frame.empty:
+            self.frames.pop()
+        elif frame.parent is not None:
+            frame.parent.values[frame.index] = None
 
     # -- values -------------------------------------------------------------------------------
 
@@ -349,6 +524,9 @@ class _Walk:
         slot, new = self.slot(tag, value)
         frame.pending.append((index, slot))
         if new:
+            if self.placement is not None and tag == "tensor":
+                path = frame.path(index)[len(self.path) :].removeprefix("/")
+                slot.device = self.placement.device_of(path, slot)
             self.nbytes += slot.nbytes
             if self.max_bytes is not None and self.nbytes > self.max_bytes:
                 raise EncodingError(f"more than {self.max_bytes} bytes in all")

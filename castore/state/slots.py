@@ -7,7 +7,7 @@ takes the memory, the pipeline fills it, and ``finish`` makes the value.  ``tens
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,17 +37,35 @@ class Slot(Protocol):
         content: its bytes if they are inline, else its chunks.
         grid: where it is cut.
         nbytes: its length; for a content of unknown length, the least it can be.
+        wanted: numbers of the chunks that are needed; None: all.
+        mappable: alignment that the content must have in a file to be mapped there; 0: never.
+        readonly: the value is to be marked so, if its kind has such a mark.
     """
 
     content: Content
     grid: Grid
     nbytes: int
+    readonly: bool
+
+    @property
+    def wanted(self) -> Container[int] | None:
+        """See above."""
+
+    @property
+    def mappable(self) -> int:
+        """See above."""
 
     def allocate(self) -> None:
         """Take the memory that the content goes to; fill it if the content is inline."""
 
+    def adopt(self, memory: memoryview) -> None:
+        """Take mapped memory, which holds the content, instead."""
+
     def out(self) -> memoryview | None:
-        """Where the content goes, writable; None where its length is not known."""
+        """Fresh memory of the content's own, where bytes may be read before they are verified."""
+
+    def put(self, start: int, data: memoryview) -> None:
+        """Place verified bytes, which begin at ``start`` of the content; from any thread."""
 
     def finish(self, data: bytes | None) -> Any:
         """The value, all being filled; ``data`` is the content where ``out`` is None."""
@@ -61,6 +79,9 @@ class TextSlot:
     grid: Grid
     nbytes: int
     make: Callable[[bytes], Any]
+    wanted: None = None
+    mappable: int = 0
+    readonly: bool = False
 
     @classmethod
     def of(cls, content: Content, make: Callable[[bytes], Any], chunk_size: int) -> TextSlot:
@@ -76,9 +97,17 @@ class TextSlot:
     def allocate(self) -> None:
         """Nothing: the pipeline brings the bytes."""
 
+    def adopt(self, memory: memoryview) -> None:
+        """Never called: it is no memory."""
+        raise ValueError("a text is not mapped")
+
     def out(self) -> None:
         """None: only the chunks know how long they are."""
         return
+
+    def put(self, start: int, data: memoryview) -> None:
+        """Never called: the pipeline brings the bytes as one."""
+        raise ValueError("a text comes as a whole")
 
     def finish(self, data: bytes | None) -> Any:
         """The value."""

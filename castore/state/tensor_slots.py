@@ -15,13 +15,15 @@ import torch
 from castore.model.encoding import encode
 from castore.model.grid import Grid
 from castore.model.objects import Content, Fetch, read_content
+from castore.state import devices
 from castore.state.dtypes import CARRIERS, Dense, dense
 from castore.state.memory import HUGE_FROM, host_view, prefer_huge_pages
 from castore.state.plain import expect
 from castore.state.slots import check_chunks, check_tie, read_shape
+from castore.state.tensor_sink import write_bytes
 from castore.state.tensors import IS_PARAMETER, REQUIRES_GRAD
 
-__all__ = ["TensorSlot", "TensorSlots"]
+__all__ = ["TensorSlot", "TensorSlots", "Tied"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +42,30 @@ class _Head:
 class TensorSlot:
     """The one buffer of a tensor, or of all that are tied to it."""
 
-    __slots__ = ("content", "grid", "head", "made", "nbytes", "tensor")
+    __slots__ = ("content", "device", "grid", "head", "made", "nbytes", "readonly", "tensor")
+
+    wanted = None  # of its chunks: all
 
     def __init__(self, head: _Head, content: Content) -> None:
         self.head = head
         self.content = content
         self.grid = head.grid
         self.nbytes = head.nbytes
+        self.device: torch.device | None = None  # None: the CPU
+        self.readonly = False
         self.tensor: torch.Tensor | None = None
         self.made: dict[int, torch.Tensor] | None = None  # by flags, where tied
 
     def allocate(self) -> None:
         """Take the tensor's memory (on the CPU, whatever torch's default device is)."""
         head = self.head
+        if self.tensor is not None:
+            return  # mapped
+        if self.device is not None:
+            self.tensor = devices.empty(head.entry.dtype, head.shape, head.strides, self.device)
+            if self.content.inline:
+                self.put(0, memoryview(bytearray(self.content.inline)))
+            return
         dtype = head.entry.dtype
         if dtype is torch.complex32:  # torch warns where one is made; not where one is viewed
             carrier = CARRIERS[head.entry.itemsize]
@@ -67,10 +80,40 @@ class TensorSlot:
         elif inline is None and head.nbytes >= HUGE_FROM:
             prefer_huge_pages(tensor.data_ptr(), head.nbytes)
 
-    def out(self) -> memoryview:
-        """The tensor's memory."""
+    @property
+    def mappable(self) -> int:
+        """The size of an item (of one half, where it is complex)."""
+        return 0 if self.device is not None or not self.nbytes else self.head.entry.itemsize
+
+    def adopt(self, memory: memoryview) -> None:
+        """Make the tensor of memory that is mapped; it lives as long as the tensor does."""
+        flat = torch.frombuffer(memory, dtype=torch.uint8)
+        self.tensor = flat.view(self.head.entry.dtype).view(self.head.shape)
+
+    def out(self) -> memoryview | None:
+        """The tensor's memory; None if that is on a device."""
+        if self.device is not None:
+            return None
         assert self.tensor is not None
         return host_view(self.tensor.data_ptr(), self.nbytes, self.tensor)
+
+    def put(self, start: int, data: memoryview) -> None:
+        """Copy verified bytes into place."""
+        assert self.tensor is not None
+        write_bytes(self.tensor, start, data)
+
+    def describe(self) -> str:
+        """Dtype and shape in words."""
+        return f"a {self.head.entry.name} tensor of shape {self.head.shape}"
+
+    def of_shape(self, shape: tuple[int, ...]) -> TensorSlot:
+        """A slot for a plain tensor of the same dtype and another shape, without a content."""
+        head = self.head
+        grid = Grid.of(shape, head.entry.itemsize, head.grid.chunk_size)
+        return TensorSlot(
+            _Head(head.entry, shape, _strides(shape), 0, grid, grid.nbytes, grid.chunks),
+            Content(None, ()),
+        )
 
     def finish(self, data: bytes | None) -> torch.Tensor:
         """The tensor as the slot's own head has it."""
@@ -94,7 +137,7 @@ def _flagged(tensor: torch.Tensor, flags: int) -> torch.Tensor:
     return tensor.requires_grad_() if flags & REQUIRES_GRAD else tensor
 
 
-class _Tied:
+class Tied:
     """A later member of a group of ties: its value comes from the first one's slot."""
 
     __slots__ = ("flags", "slot")
@@ -116,7 +159,7 @@ class TensorSlots:
         self.heads: dict[bytes, _Head] = {}
         self.ties: dict[int, TensorSlot] = {}
 
-    def slot(self, value: list[Any], fetch: Fetch) -> tuple[TensorSlot | _Tied, bool]:
+    def slot(self, value: list[Any], fetch: Fetch) -> tuple[TensorSlot | Tied, bool]:
         """The slot of an encoded tensor, and whether it has a buffer of its own.
 
         Raises:
@@ -142,7 +185,7 @@ class TensorSlots:
             return slot, True
         same = (first.head.entry, first.head.shape) == (head.entry, head.shape)
         expect(same and first.content == content, "a tie of tensors that differ")
-        return _Tied(first, head.flags), False
+        return Tied(first, head.flags), False
 
     def read_head(self, flags: Any, name: Any, itemsize: Any, shape: Any) -> _Head:
         """Check dtype, shape and flags, none of which is trusted."""
@@ -158,8 +201,12 @@ class TensorSlots:
             entry.differentiable or not flags & REQUIRES_GRAD,
             f"a tensor of {name} that requires a gradient",
         )
-        strides = [1] * len(sizes)
-        for d in range(len(sizes) - 2, -1, -1):
-            strides[d] = strides[d + 1] * max(1, sizes[d + 1])
         grid = Grid.of(sizes, itemsize, self.chunk_size)
-        return _Head(entry, sizes, tuple(strides), flags, grid, grid.nbytes, grid.chunks)
+        return _Head(entry, sizes, _strides(sizes), flags, grid, grid.nbytes, grid.chunks)
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * max(1, shape[d + 1])
+    return tuple(strides)

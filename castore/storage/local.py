@@ -21,6 +21,7 @@ from pathlib import Path
 from castore.errors import StoreNotFound, UnsupportedFeature
 from castore.storage.files import OpenFiles
 from castore.storage.filesystem import file_system_name, fsync_folder
+from castore.storage.mapping import Mapping
 from castore.storage.protocol import FateUnknown, NotDurable, check_name
 from castore.storage.stream import BLOCK, PAGE, BufferPool, StreamFile
 from castore.system import random_bytes
@@ -157,6 +158,14 @@ class LocalStorage:
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             return _fill(fd, offset, out)
+        finally:
+            os.close(fd)
+
+    def map(self, name: str, length: int) -> Mapping:
+        """The first bytes of a file as memory."""
+        fd = self._open(name, _READ)
+        try:
+            return Mapping(fd, length)
         finally:
             os.close(fd)
 

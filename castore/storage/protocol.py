@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
+from castore.storage.mapping import Mapping
+
 __all__ = ["FateUnknown", "NewFile", "NotDurable", "Storage", "check_name"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -69,6 +71,13 @@ class Storage(Protocol):
 
     def read_into(self, name: str, offset: int, out: memoryview, *, device: bool = False) -> int:
         """Fill ``out``; returns how many bytes there were.  ``device`` goes past any cache."""
+
+    def map(self, name: str, length: int) -> Mapping | None:
+        """The first bytes of a file as memory; None where the medium has no such thing.
+
+        Raises:
+            OSError: the file is absent or shorter.
+        """
 
     def size(self, name: str) -> int | None:
         """Length of a regular file, or None where there is none."""

@@ -49,6 +49,9 @@ class MemoryStorage:
         out[: len(part)] = part
         return len(part)
 
+    def map(self, name: str, length: int) -> None:
+        self._file(name)
+
     def size(self, name: str) -> int | None:
         check_name(name)
         return len(self.files[name]) if name in self.files else None
