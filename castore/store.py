@@ -282,6 +282,33 @@ class Store:
         self._loaded(report)
         return state
 
+    def read_tensor(self, rev: str, path: str = "", rows: slice | int | None = None) -> Any:
+        """One tensor or array of a state, or some of its rows; only their chunks are read.
+
+        Args:
+            rev: a revision, see :meth:`resolve`; with ``REV:PATH``, ``path`` begins there.
+            path: the tensor's key path.
+            rows: along dimension 0: a slice as Python knows it, or one row's number.
+
+        Returns:
+            A plain tensor of its own memory on the CPU; an array where the state held one.
+
+        Raises:
+            BadRevision: there is nothing at that key path.
+            UsageError: no tensor or array is there, or it has no such row.
+            CorruptionError: a chunk that is needed is damaged.
+        """
+        from castore.pipeline.rows import read_rows
+
+        self._open_or_raise()
+        revision = parse_revision(rev)
+        fold = self._parts.log.fold()
+        live = self._resolve(revision, fold)
+        below = "/".join(part for part in (revision.path or "", path) if part)
+        value, report = read_rows(self._parts, fold, live, below, rows)
+        self._loaded(report)
+        return value
+
     def _loaded(self, report: LoadReport) -> None:
         self.last_report = report
         for text in report.healed:

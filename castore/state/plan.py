@@ -181,6 +181,14 @@ class Plan:
             frame.parent.values[frame.index] = made
         raise ValueError("a plan can be finished once")
 
+    def replace(self, new: Slot) -> None:
+        """Have another slot in the place of the plan's only value."""
+        [frame] = self.frames
+        frame.pending = [(0, new)]
+        self.slots = [new]
+        for read in self.reads:
+            read.slot = new
+
     def data(self) -> dict[int, bytes]:
         """What was read of contents whose length was not known, by the slot's ``id``."""
         return {id(read.slot): read.data for read in self.reads if read.data is not None}

@@ -81,6 +81,11 @@ class TensorSlot:
             prefer_huge_pages(tensor.data_ptr(), head.nbytes)
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return self.head.shape
+
+    @property
     def mappable(self) -> int:
         """The size of an item (of one half, where it is complex)."""
         return 0 if self.device is not None or not self.nbytes else self.head.entry.itemsize
