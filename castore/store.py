@@ -282,6 +282,51 @@ class Store:
         self._loaded(report)
         return state
 
+    def load_into(
+        self,
+        target: Any,
+        rev: str = "main",
+        *,
+        strict: bool = True,
+        verify_first: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Fill a state that is there already, without a second copy in memory.
+
+        Tensors and arrays are filled where they are (parameters, views, any device); plain values
+        and lists and tuples of them are replaced in the dict or list that holds them.  Keys, dtypes
+        and shapes are compared first.  Every chunk is hashed in a buffer before it is copied in.
+
+        Args:
+            target: a state like the one saved, for example ``model.state_dict()``.
+            rev: a revision, or ``REV:PATH`` for a part of its state.
+            strict: False skips keys that only one of the two has; :attr:`last_report` tells which.
+            verify_first: read everything twice, and touch nothing if anything is damaged.
+            progress: called with numbers of bytes as they are read.
+
+        Raises:
+            UsageError: the target does not fit; ``mismatches`` has every place, and nothing was
+                touched.
+            CorruptionError: something is damaged; ``target_modified`` is True where the target was
+                changed before that was met.
+        """
+        from castore.pipeline.load_into import load_into
+
+        self._open_or_raise()
+        revision = parse_revision(rev)
+        fold = self._parts.log.fold()
+        report = load_into(
+            self._parts,
+            fold,
+            self._resolve(revision, fold),
+            revision.path,
+            target,
+            strict=strict,
+            verify_first=verify_first,
+            progress=progress,
+        )
+        self._loaded(report)
+
     def read_tensor(self, rev: str, path: str = "", rows: slice | int | None = None) -> Any:
         """One tensor or array of a state, or some of its rows; only their chunks are read.
 

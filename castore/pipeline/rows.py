@@ -13,9 +13,7 @@ from castore.reports import LoadReport
 __all__ = ["read_rows"]
 
 
-def read_rows(
-    parts: Parts, fold: Fold, live: Live, path: str, rows: Any
-) -> tuple[Any, LoadReport]:
+def read_rows(parts: Parts, fold: Fold, live: Live, path: str, rows: Any) -> tuple[Any, LoadReport]:
     """Rows of the tensor or array at a key path.
 
     Raises:

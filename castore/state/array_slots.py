@@ -36,6 +36,7 @@ class ArraySlot:
         "shape",
     )
 
+    kind = "array"
     wanted = None  # of its chunks: all
     mappable = 0
 

@@ -40,7 +40,7 @@ from castore.state.plain import ScalarDecoder, expect
 from castore.state.quiet import without_gc
 from castore.state.slots import MAX_NBYTES, Slot, TextSlot
 
-__all__ = ["Plan", "Read", "plan_state"]
+__all__ = ["Frame", "Plan", "Read", "plan_state"]
 
 #: Elements of the array of each value that has a content.
 _ARITY: dict[str, int] = {
@@ -70,7 +70,7 @@ class Read:
 
     __slots__ = ("_frame", "_index", "data", "digests", "grid", "nbytes", "sized", "slot")
 
-    def __init__(self, slot: Slot, frame: _Frame, index: int) -> None:
+    def __init__(self, slot: Slot, frame: Frame, index: int) -> None:
         self.slot = slot
         self._frame = frame
         self._index = index
@@ -134,7 +134,7 @@ class Plan:
 
     def __init__(
         self,
-        frames: list[_Frame],
+        frames: list[Frame],
         slots: list[Slot],
         reads: list[Read],
         nbytes: int,
@@ -194,11 +194,12 @@ class Plan:
         return {id(read.slot): read.data for read in self.reads if read.data is not None}
 
 
-class _Frame:
+class Frame:
     """A container to be."""
 
     __slots__ = (
         "_names",
+        "_slots",
         "chosen",
         "depth",
         "index",
@@ -211,7 +212,7 @@ class _Frame:
         "values",
     )
 
-    def __init__(self, node: TreeNode, parent: _Frame | None, index: int, prefix: str) -> None:
+    def __init__(self, node: TreeNode, parent: Frame | None, index: int, prefix: str) -> None:
         self.node = node
         self.parent = parent
         self.index = index  # among the parent's values
@@ -223,8 +224,10 @@ class _Frame:
         self.values: list[Any] = []
         self.pending: list[tuple[int, Any]] = []  # values that wait for their content
         self._names: list[str] | None = None
+        self._slots: dict[int, Any] | None = None
 
     def name(self, index: int) -> str:
+        """The path component of an entry (past the last one: of metadata)."""
         if self._names is None:
             self._names = [*child_names(self.node), METADATA]
         return self._names[index]
@@ -232,7 +235,7 @@ class _Frame:
     def path(self, index: int | None) -> str:
         """The key path of a value, or of the container itself."""
         parts = []
-        frame: _Frame | None = self
+        frame: Frame | None = self
         while frame is not None:
             if index is not None and frame.node.container != "value":
                 parts.append(frame.name(index))
@@ -247,6 +250,12 @@ class _Frame:
         self.name(0)
         assert self._names is not None
         return self._names[: len(self.node.items)]
+
+    def slot_at(self, index: int) -> Any:
+        """The slot that will make a value, or None where the value is there."""
+        if self._slots is None:
+            self._slots = dict(self.pending)
+        return self._slots.get(index)
 
     @property
     def pruned(self) -> bool:
@@ -391,7 +400,7 @@ class _Walk:
         self.chunk_size = chunk_size
         self.path = path
         self.max_bytes = max_bytes
-        self.frames: list[_Frame] = []
+        self.frames: list[Frame] = []
         self.slots: list[Slot] = []
         self.reads: list[Read] = []
         self.nbytes = 0
@@ -401,7 +410,7 @@ class _Walk:
         self.array_slots: Any = None
 
     def run(self, value: Any) -> None:
-        frame: _Frame | None = None
+        frame: Frame | None = None
         index: int | None = None
         try:
             if isinstance(value, Digest):
@@ -442,10 +451,10 @@ class _Walk:
             raise _unsupported(frame.path(index) if frame else self.path, e) from e
 
     def enter(
-        self, node: TreeNode, parent: _Frame | None, index: int, chosen: Chosen | None
-    ) -> tuple[_Frame, Iterator[tuple[int, Any]]]:
+        self, node: TreeNode, parent: Frame | None, index: int, chosen: Chosen | None
+    ) -> tuple[Frame, Iterator[tuple[int, Any]]]:
         """Check a container, and begin with its values."""
-        frame = _Frame(node, parent, index, self.path)
+        frame = Frame(node, parent, index, self.path)
         self.values_left -= len(node.items)
         expect(self.values_left >= 0, f"more than {MAX_VALUES} values")
         values = node.items
@@ -475,7 +484,7 @@ class _Walk:
         return frame, iter(enumerate(values))
 
     def choose(
-        self, selection: Selection, chosen: Chosen, frame: _Frame, values: list[Any]
+        self, selection: Selection, chosen: Chosen, frame: Frame, values: list[Any]
     ) -> Iterator[tuple[int, Any]]:
         """Those values of a container that are meant, or may hold what is."""
         count = len(frame.node.items)
@@ -499,7 +508,7 @@ class _Walk:
         if len(values) > count and not frame.empty:  # metadata belong to the container as such
             yield count, values[count]
 
-    def leave(self, frame: _Frame) -> None:
+    def leave(self, frame: Frame) -> None:
         """All of a container was looked at: it stays if anything in it does."""
         if frame.empty:
             self.frames.pop()
@@ -519,7 +528,7 @@ class _Walk:
             return _needs("numpy", "arrays").SCALAR_DECODERS.get(tag)  # type: ignore[no-any-return]
         return None
 
-    def leaf(self, tag: str, value: list[Any], frame: _Frame, index: int) -> Any:
+    def leaf(self, tag: str, value: list[Any], frame: Frame, index: int) -> Any:
         """The value, or None where a slot will make it."""
         arity = _ARITY.get(tag)
         if arity is None:

@@ -126,9 +126,7 @@ class _RowsSlot:
         return self.part.finish(data)
 
 
-def _rows_of(
-    rows: Any, shape: tuple[int, ...], where: str
-) -> tuple[range | None, tuple[int, ...]]:
+def _rows_of(rows: Any, shape: tuple[int, ...], where: str) -> tuple[range | None, tuple[int, ...]]:
     """The rows as a range (None: all), and the result's shape."""
     if rows is None:
         return None, shape

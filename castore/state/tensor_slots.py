@@ -44,6 +44,7 @@ class TensorSlot:
 
     __slots__ = ("content", "device", "grid", "head", "made", "nbytes", "readonly", "tensor")
 
+    kind = "tensor"
     wanted = None  # of its chunks: all
 
     def __init__(self, head: _Head, content: Content) -> None:

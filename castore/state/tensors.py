@@ -80,7 +80,7 @@ def _encoder_maker(collector: Collector) -> Callable[[int], Encoder]:
             if head is None:
                 head = heads[dtype, shape, flags] = head_of(tensor, shape, flags)
             before, grid, itemsize, nbytes = head
-            address = _address(tensor, itemsize, nbytes)
+            address = memory_of(tensor, itemsize, nbytes)
             collector.tensors += 1
             value = DataValue(before, UNTIED, grid, TensorSource(tensor, nbytes))
             if address:
@@ -113,7 +113,7 @@ def _view_key(value: DataValue) -> tuple[Any, ...]:
     return (t.data_ptr(), t.device, t.dtype, t.shape, t.stride(), conj, neg)
 
 
-def _address(tensor: torch.Tensor, itemsize: int, nbytes: int) -> int:
+def memory_of(tensor: torch.Tensor, itemsize: int, nbytes: int) -> int:
     """Where the tensor's items begin; 0 where that says nothing about sharing memory.
 
     Raises:
