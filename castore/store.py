@@ -318,7 +318,7 @@ class Store:
         report = load_into(
             self._parts,
             fold,
-            self._resolve(revision, fold),
+            self._resolve_and_see(revision, fold),
             revision.path,
             target,
             strict=strict,

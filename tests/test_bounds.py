@@ -71,8 +71,9 @@ def test_peak_memory_is_the_state_and_a_constant(tmp_path: Path, what: str) -> N
 
 
 DESCRIPTORS = """
-import resource, sys
-import torch, castore
+import resource, sys, threading
+import torch, castore, castore.system
+castore.system.cores = lambda: 24  # as many threads as castore ever has
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 with castore.open(sys.argv[1], create=True) as store:
     state = {}
@@ -81,6 +82,19 @@ with castore.open(sys.argv[1], create=True) as store:
         store.save(state, step=i)
     for _ in range(20):
         assert store.load()[59][0] == 59.0
+        assert store.load(mmap=True, only="5*")[59][0] == 59.0
+        assert store.read_tensor("main", "59", 0) == 59.0
+        store.load_into(state)
+    mapped = [store.load(mmap=True) for _ in range(3)]  # 180 mappings, and no descriptor
+    loaded, threads = [], []
+    for _ in range(20):
+        threads.append(threading.Thread(target=lambda: loaded.append(store.load())))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == 20
+    for one in loaded + mapped:
+        assert all(one[i][0] == i for i in range(60))
     report = store.fsck()
     assert report.ok, report.damage
     assert len(store.resolve().digest) == 64

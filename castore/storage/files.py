@@ -1,7 +1,7 @@
 """A bounded set of open files for reading, shared by threads.
 
 An idle descriptor is kept for the next reader and closed when the set is full; one in use is never
-closed under its user.  Used by :mod:`castore.storage.local` alone.
+closed under its user, and only so many are in use at once: one more reader waits.  Used by :mod:`castore.storage.local` alone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,27 @@ __all__ = ["OpenFiles"]
 
 
 class OpenFiles:
-    """At most ``limit`` idle descriptors, plus one for each reader at work."""
+    """At most ``limit`` idle descriptors, and ``readers`` in use."""
 
-    def __init__(self, opener: Callable[[str], int], limit: int) -> None:
+    def __init__(self, opener: Callable[[str], int], limit: int, readers: int) -> None:
         self._opener = opener
         self._limit = limit
+        self._readers = readers
+        self._room = threading.Semaphore(readers)
         self._idle: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
 
     @contextmanager
     def reading(self, name: str) -> Iterator[int]:
-        """A descriptor of ``name`` that nobody else uses meanwhile."""
+        """A descriptor of ``name`` that nobody else uses meanwhile.
+
+        Not to be asked for another by who has one: that could wait for itself.
+        """
+        with self._room, self._reading(name) as fd:
+            yield fd
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[int]:
         with self._lock:
             fd = self._idle.pop(name, None)
         if fd is None:
@@ -55,8 +65,9 @@ class OpenFiles:
             os.close(fd)
 
     def after_fork(self) -> None:
-        """In a forked child: the lock is its own."""
+        """In a forked child: the locks are its own."""
         self._lock = threading.Lock()
+        self._room = threading.Semaphore(self._readers)
 
     def close(self) -> None:
         """Close all that are idle."""

@@ -30,6 +30,9 @@ __all__ = ["LocalStorage"]
 
 #: Idle descriptors kept for reading (``ulimit -n 64`` must do).
 OPEN_FILES = 12
+#: Threads that read at once.  Each may have three descriptors open for a moment: the file, and the
+#: folders on the way to it.  Hashing, which takes longer, they do without.
+READERS = 10
 #: Threads that write: enough to keep a queue at the device, few enough for any machine.
 WRITE_THREADS = 2
 #: Full buffers on their way to the device; each file has one more, which it is filling.
@@ -57,8 +60,8 @@ class LocalStorage:
             raise StoreNotFound(
                 f"{self._path} is no store: a store is a folder", path=self._path
             ) from e
-        self._files = OpenFiles(lambda name: self._open(name, _READ), OPEN_FILES)
-        self._device_files = OpenFiles(lambda name: self._open(name, _READ | _O_DIRECT), 2)
+        self._files = OpenFiles(lambda name: self._open(name, _READ), OPEN_FILES, READERS)
+        self._device_files = OpenFiles(lambda name: self._open(name, _READ | _O_DIRECT), 2, READERS)
         self._writers: tuple[int, ThreadPoolExecutor] | None = None
         self._pool = BufferPool(WRITE_BUFFERS)
         self._lock = threading.Lock()
