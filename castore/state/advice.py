@@ -32,6 +32,7 @@ def type_name(cls: type) -> str:
 #: By the names of the classes a type descends from, most special first: nothing of these is
 #: imported for a state that has none of them.
 _BY_NAME = {
+    "castore.model.patterns._Omitted": "it was left out of a partial load: load the whole state",
     "torch.distributed.tensor._api.DTensor": "save tensor.full_tensor() or tensor.to_local()",
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": "save its local shards",
     "torch._subclasses.fake_tensor.FakeTensor": "it has no values: leave it out",
