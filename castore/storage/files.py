@@ -1,7 +1,8 @@
 """A bounded set of open files for reading, shared by threads.
 
 An idle descriptor is kept for the next reader and closed when the set is full; one in use is never
-closed under its user, and only so many are in use at once: one more reader waits.  Used by :mod:`castore.storage.local` alone.
+closed under its user, and only so many are in use at once: one more reader waits.  Used by
+:mod:`castore.storage.local` alone.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from castore.model.patterns import OMITTED, WHOLE, Pattern, selection_of
 from tests.reference import taken_by
 
 _component = st.lists(st.sampled_from(["a", "b", "ab", ".", "~1", "~(1)", "*", "**"]), min_size=1)
-patterns = st.lists(
-    st.one_of(st.just("**"), _component.map("".join)), min_size=1, max_size=4
-).map("/".join)
+patterns = st.lists(st.one_of(st.just("**"), _component.map("".join)), min_size=1, max_size=4).map(
+    "/".join
+)
 paths = st.lists(st.text("ab.~1()", min_size=1, max_size=4), max_size=4).map("/".join)
 
 
