@@ -12,15 +12,20 @@ from typing import Any
 __all__ = [
     "AppliedChange",
     "Checkpoint",
+    "DropReport",
     "Finding",
     "FsckReport",
+    "GcCheckpoint",
     "GcItem",
     "GcReport",
     "LoadReport",
+    "PinInfo",
     "Report",
     "SaveReport",
     "StoreInfo",
     "TreeEntry",
+    "WindowItem",
+    "WindowReport",
 ]
 
 
@@ -58,6 +63,7 @@ class SaveReport(Report):
         warnings: what the caller is to be told.
         audit: result of the NaN/Inf audit, or None where none was made.
         verified: True where everything was read back from the device and checked.
+        let_go: digests (hex) of the checkpoints that the branch's window let go with this save.
     """
 
     tensors: int
@@ -68,6 +74,7 @@ class SaveReport(Report):
     warnings: tuple[str, ...] = ()
     audit: Any = None
     verified: bool = False
+    let_go: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +193,30 @@ class GcItem(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class GcCheckpoint(Report):
+    """A checkpoint that gc let go, would let go, or keeps, and why."""
+
+    digest: str
+    branch: str
+    step: int | None
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GcReport(Report):
     """What gc did.
 
     Attributes:
-        items: a reason for every file that is not needed by a live checkpoint.
+        items: a reason for every file that is not needed by a live checkpoint; with ``dry_run``
+            for every pack.
         removed_bytes: bytes freed (or that would be).
         removed_files: files removed (or that would be).
         dry_run: True where nothing was done.
-        live: live checkpoints.
+        live: checkpoints that are live afterwards.
         needed_packs: packs they need.
+        checkpoints: those let go; with ``dry_run`` a reason for every one.
+        unpinned: pins whose owner is surely dead, given up.
     """
 
     items: tuple[GcItem, ...]
@@ -204,6 +225,109 @@ class GcReport(Report):
     dry_run: bool
     live: int
     needed_packs: int
+    checkpoints: tuple[GcCheckpoint, ...] = ()
+    unpinned: tuple[str, ...] = ()
+
+    @property
+    def let_go(self) -> tuple[GcCheckpoint, ...]:
+        """The checkpoints that were let go (or would be)."""
+        return tuple(c for c in self.checkpoints if c.action != "kept")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowItem(Report):
+    """A checkpoint of a branch's list: whether the window keeps it, and why.
+
+    Attributes:
+        checkpoint: its digest, hex.
+        step: its step.
+        time: when it was made, nanoseconds since the epoch.
+        verified: whether it is.
+        action: ``kept``; ``let go``; ``unlisted`` where it leaves the list and stays live.  With
+            ``dry_run`` what would be.
+        reason: why, in words.
+    """
+
+    checkpoint: str
+    step: int | None
+    time: int
+    verified: bool
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReport(Report):
+    """A branch's window, and what it does.
+
+    Attributes:
+        branch: the branch.
+        policy: the policy in words, or None where there is none: then nothing is let go.
+        items: the branch's list, newest first, with a decision and a reason for each.
+        packs: every pack that these need, with the same.
+        dry_run: True where nothing was done.
+        seq: number of the log entry that was written, or None.
+        freed_packs: packs that nothing needs any more (or would be).
+        freed_bytes: their bytes.
+        read_back: digests (hex) of checkpoints read back from the device first (or that would be).
+        damage: what was found damaged while reading back.
+    """
+
+    branch: str
+    policy: str | None
+    items: tuple[WindowItem, ...]
+    packs: tuple[GcItem, ...] = ()
+    dry_run: bool = False
+    seq: int | None = None
+    freed_packs: int = 0
+    freed_bytes: int = 0
+    read_back: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
+
+    @property
+    def let_go(self) -> tuple[WindowItem, ...]:
+        """The checkpoints that were let go (or would be)."""
+        return tuple(item for item in self.items if item.action == "let go")
+
+
+@dataclass(frozen=True, slots=True)
+class DropReport(Report):
+    """A checkpoint that was let go by name.
+
+    Attributes:
+        checkpoint: its digest, hex.
+        step: its step.
+        branches: the branches whose lists it left.
+        seq: number of the log entry.
+        freed_packs: packs that nothing needs any more.
+        freed_bytes: their bytes.
+    """
+
+    checkpoint: str
+    step: int | None
+    branches: tuple[str, ...]
+    seq: int
+    freed_packs: int
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinInfo(Report):
+    """A pin.
+
+    Attributes:
+        name: its name.
+        digest: the checkpoint it keeps, hex.
+        step: that checkpoint's step.
+        owner: the process it ends with (``pid 7 on host``), or None: it stays until taken away.
+        alive: whether that process lives; None where there is none, or this machine cannot tell.
+    """
+
+    name: str
+    digest: str
+    step: int | None
+    owner: str | None
+    alive: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +397,10 @@ class AppliedChange(Report):
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo(Report):
-    """A store at a glance: see ``castore info``."""
+    """A store at a glance: see ``castore info``.
+
+    ``last_gc`` is when packs were last condemned: by gc, by a window or by a drop.
+    """
 
     path: str
     store_id: str
@@ -296,4 +423,8 @@ class StoreInfo(Report):
     last_commit: int | None
     last_verification: int | None
     last_gc: int | None
+    debris_files: int = 0
+    debris_bytes: int = 0
+    pins: tuple[PinInfo, ...] = ()
+    windows: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, Any] = field(default_factory=dict)

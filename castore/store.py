@@ -12,12 +12,14 @@ import os
 import threading
 import warnings as python_warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from itertools import islice
 from types import TracebackType
 from typing import Any
 
 from castore.errors import (
+    BadRevision,
     CastoreError,
     CastoreWarning,
     NoCheckpoint,
@@ -27,8 +29,9 @@ from castore.errors import (
 from castore.log.fold import Fold, Live
 from castore.log.history import checkpoint_of, history
 from castore.log.names import check_name
-from castore.log.refs import set_branch, set_tag
+from castore.log.refs import set_branch, set_pin, set_tag
 from castore.log.revisions import Revision, parse_revision, resolve
+from castore.log.window import Policy
 from castore.model.config import StoreConfig
 from castore.model.digest import Digest
 from castore.packs.index import LmdbIndex
@@ -41,19 +44,27 @@ from castore.pipeline.save import save as save_state
 from castore.reports import (
     AppliedChange,
     Checkpoint,
+    DropReport,
     FsckReport,
     GcReport,
     LoadReport,
+    PinInfo,
     StoreInfo,
     TreeEntry,
+    WindowReport,
 )
 from castore.storage.local import LocalStorage
+from castore.system import random_bytes
 from castore.upkeep.fsck import fsck as check_store
 from castore.upkeep.gc import gc as collect
 from castore.upkeep.info import store_info
+from castore.upkeep.pins import list_pins, own_pin
 from castore.upkeep.reserve import make_reserve
+from castore.upkeep.unlink import Unlinker
+from castore.upkeep.window import Numbers, Retention, set_window, show_window
+from castore.upkeep.window import drop as drop_checkpoint
 
-__all__ = ["Progress", "Store"]
+__all__ = ["HeldPin", "Progress", "Store"]
 
 _VERIFY = ("background", "now", "off")
 
@@ -84,6 +95,8 @@ class Store:
         #: What this store has seen of each branch: where a save expects it to stand, and the entry
         #: at which it looked.
         self._seen: dict[str, tuple[Digest | None, int]] = {}
+        self._unlinker = Unlinker(storage)
+        self._numbers: Numbers = {}
         fold = parts.log.fold()
         for name, branch in fold.branches.items():
             self._see(name, branch.head, fold.seq)
@@ -117,11 +130,13 @@ class Store:
     def close(self) -> None:
         """Wait for a save in flight, then give up descriptors and threads.
 
-        The store can be opened again.  What another thread still reads fails.
+        Waits, too, until the packs that a window or a drop freed are unlinked.  The store can be
+        opened again.  What another thread still reads fails.
         """
         with self._saving:
             if not self._closed:
                 self._closed = True
+                self._unlinker.wait()
                 self._index.close()
                 self._storage.close()
 
@@ -177,7 +192,10 @@ class Store:
             step: a label; may repeat or go back (you are told).
             meta: plain data kept beside the state: numbers, texts, lists, dicts with text keys.
             message: a line for people.
-            window: not in this version.
+            window: which older checkpoints of the branch stay, see :meth:`window`: a dict of its
+                options, or a number for ``keep_last``; for this save, in the place of the policy
+                that is stored for the branch.  What goes is let go by the entry that adds this
+                checkpoint; should that fail, the save is done all the same and its report tells.
             verify: ``"now"`` reads everything back from the device before the checkpoint exists;
                 ``"background"`` (for now) and ``"off"`` do not.
             compression: ``"none"`` in this version.
@@ -196,7 +214,8 @@ class Store:
         """
         self._writable()
         check_name(branch)
-        _refuse_unbuilt(window=window, audit=audit)
+        policy = None if window is None else _policy_of(window)
+        _refuse_unbuilt(audit=audit)
         if compression not in (None, "none"):
             raise UnsupportedFeature(f"compression={compression!r} is not in this version")
         if verify not in _VERIFY:
@@ -208,6 +227,7 @@ class Store:
 
         description = describe(state, self._parts.config.chunk_size)
         with self._saving:
+            retention = self._retention(branch, policy)
             options = SaveOptions(
                 branch=branch,
                 expected=self._seen.get(branch, (None, 0))[0],
@@ -217,17 +237,22 @@ class Store:
                 verify=verify == "now",
                 strict_steps=strict_steps,
                 progress=progress,
+                retain=retention,
             )
             saved = save_state(self._parts, description, options)
+            self._unlinker.add(retention.condemned)  # takes its time, and nobody waits for it
             self._see(branch, Digest.fromhex(saved.digest), saved.seq)
             # The checkpoint exists: what goes wrong from here on is the next call's to say.
             with contextlib.suppress(OSError, CastoreError):
                 self._parts.log.tidy()
             make_reserve(self._storage)
         assert saved.report is not None
-        for text in saved.report.warnings:
+        for text in (*saved.report.warnings, *self._unlinker.failures()):
             _warn(text)
         return saved
+
+    def _retention(self, branch: str, policy: Policy | None) -> Retention:
+        return Retention(self._storage, branch, policy, self._numbers)
 
     # -- loading ----------------------------------------------------------------------------------
 
@@ -387,6 +412,7 @@ class Store:
         self._parts.log.after_fork()
         self._index.after_fork()
         self._storage.after_fork()
+        self._unlinker = Unlinker(self._storage)  # what is left to do is the parent's
 
     def resolve(self, rev: str = "main") -> Checkpoint:
         """The checkpoint that a revision names, its ``meta`` included.
@@ -481,13 +507,162 @@ class Store:
         with contextlib.closing(LocalStorage(self.path)) as storage:
             return check_store(storage, quick=quick, progress=progress)
 
-    def gc(self, *, dry_run: bool = False) -> GcReport:
-        """Remove what killed and failed saves left.  Needs no free space."""
+    def window(
+        self,
+        branch: str = "main",
+        *,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        keep_best: str | Iterable[str] | None = None,
+        keep_within: str | timedelta | None = None,
+        off: bool = False,
+        below_three: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> WindowReport:
+        """Which checkpoints of a branch stay; the others are let go, and what only they need freed.
+
+        With options, this policy takes the place of the branch's old one, and is applied: now, and
+        in every later save on the branch.  Without, the branch's policy and what it would do now is
+        shown.  Each rule adds to what the others keep; the newest checkpoint, and what a tag or a
+        pin holds, always stay.  Where checkpoints were not verified, as many as must be are read
+        back from the device first: what is not verified never pushes out what is.
+
+        Args:
+            branch: the branch.  Its own list is all that counts; a checkpoint that another branch
+                lists too leaves this list and stays live.
+            keep_last: the newest so many verified ones, and everything newer; 3 where not given.
+            keep_every: those whose step is a multiple of this.
+            keep_best: ``METRIC[:min|max][:N]``, or several: the best N (1) by a number in ``meta``
+                (``loss``, or ``eval/loss`` of nested dicts), least first unless ``max`` is said.
+            keep_within: ``"2d"``, ``"36h"``: those at most so much older than the newest.
+            off: clear the branch's policy: then nothing is let go.
+            below_three: allow ``keep_last`` under 3.
+            dry_run: only say what would be done; nothing is read back or stored.
+            progress: called with numbers of bytes as they are read back.
+
+        Returns:
+            A decision and a reason for each checkpoint of the list.
+
+        Raises:
+            UsageError: an option is none, or ``keep_last`` is under 3.
+            SaveFailed: the medium failed.
+        """
+        check_name(branch)
+        given = [keep_last, keep_every, keep_best, keep_within]
+        if off and any(value is not None for value in given):
+            raise UsageError("off=True clears the policy: it goes without other options")
+        policy = None
+        if any(value is not None for value in given):
+            policy = Policy.of(
+                keep_last=keep_last,
+                keep_every=keep_every,
+                keep_best=keep_best,
+                keep_within=keep_within,
+                below_three=below_three,
+            )
+        retention = self._retention(branch, policy)
+        if dry_run or (policy is None and not off):
+            self._open_or_raise()
+            return show_window(retention, self._parts.log.fold())
+        self._writable()
+        report = set_window(self._parts.log, retention, off=off, progress=progress)
+        self._unlinker.add(retention.condemned)
+        return report
+
+    def drop(self, rev: str) -> DropReport:
+        """Let one checkpoint go, and free what only it needs.
+
+        Raises:
+            UsageError: it is the newest of a branch, or a tag or pin holds it.
+        """
+        self._writable()
+        live = self._resolve(parse_revision(rev), self._parts.log.fold())
+        report, release = drop_checkpoint(self._storage, self._parts.log, live.digest, rev)
+        self._unlinker.add(release.condemned)
+        return report
+
+    def gc(self, *, dry_run: bool = False, drop_all: bool = False) -> GcReport:
+        """Remove what nothing needs: checkpoints on no list, tag or pin, and debris.
+
+        Needs no free space.  Pins whose owner is surely dead are given up.
+
+        Args:
+            dry_run: only say what would be done, with a reason for every checkpoint and pack.
+            drop_all: go on even if every checkpoint there is would be let go.
+
+        Raises:
+            UsageError: every checkpoint would be let go, and ``drop_all`` is not said.
+        """
         if dry_run:
             self._open_or_raise()
         else:
             self._writable()
-        return collect(self._storage, self._parts.log, dry_run=dry_run)
+            self._unlinker.wait()
+        return collect(self._storage, self._parts.log, dry_run=dry_run, drop_all=drop_all)
+
+    # -- pins -------------------------------------------------------------------------------------
+
+    def pin(self, rev: str = "main", name: str | None = None, *, lasting: bool = False) -> HeldPin:
+        """Keep a checkpoint from being let go while it is read.
+
+            with store.pin("main~2") as pin:
+                state = store.load(pin.digest)
+
+        Args:
+            rev: a revision.
+            name: the pin's name; one is made up where none is given.
+            lasting: the pin stays until :meth:`unpin`, whatever becomes of this process; else it
+                is given up at the end of the block, or by gc once this process is dead.
+
+        Raises:
+            CheckpointGone: it was let go meanwhile.
+        """
+        target = self._target(rev, False)
+        assert target is not None
+        if name is None:
+            name = f"pin-{target.short}" + ("" if lasting else f"-{random_bytes(4).hex()}")
+        owner = () if lasting else own_pin()
+        return HeldPin(self, set_pin(self._parts.log, self.path, name, target, owner), owner)
+
+    def unpin(self, name: str) -> AppliedChange:
+        """Give a pin up, whosever it is."""
+        self._writable()
+        return set_pin(self._parts.log, self.path, name, None)
+
+    def pins(self) -> tuple[PinInfo, ...]:
+        """All pins, by name."""
+        self._open_or_raise()
+        return list_pins(self._parts.log.fold())
+
+
+class HeldPin:
+    """A pin, to be used in a ``with`` statement: the end of the block gives it up.
+
+    Attributes:
+        name: its name.
+        digest: the checkpoint it keeps, hex: the revision to load by.
+        change: what was done.
+    """
+
+    def __init__(self, store: Store, change: AppliedChange, owner: tuple[Any, ...]) -> None:
+        self.name = change.name
+        self.digest = change.new or ""
+        self.change = change
+        self._store = store
+        self._owner = owner
+
+    def release(self) -> None:
+        """Give the pin up; nothing where that was done, or in a forked child."""
+        if self._owner == own_pin():
+            with contextlib.suppress(BadRevision):
+                self._store.unpin(self.name)
+
+    def __enter__(self) -> HeldPin:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
 
 
 # -- helpers --------------------------------------------------------------------------------------
@@ -499,6 +674,18 @@ def _warn(text: str) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "castore":
         level, frame = level + 1, frame.f_back
     python_warnings.warn(text, CastoreWarning, stacklevel=level)
+
+
+def _policy_of(window: Any) -> Policy:
+    """A policy from what a save was given."""
+    if isinstance(window, Mapping):
+        known = {"keep_last", "keep_every", "keep_best", "keep_within", "below_three"}
+        if odd := [name for name in window if name not in known]:
+            raise UsageError(f"window= knows {', '.join(sorted(known))}, not {odd[0]!r}")
+        return Policy.of(**window)
+    if isinstance(window, int) and not isinstance(window, bool):
+        return Policy.of(keep_last=window)
+    raise UsageError(f"window= is a dict such as {{'keep_last': 3}}, or a number, not {window!r}")
 
 
 def _refuse_unbuilt(**options: Any) -> None:

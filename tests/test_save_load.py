@@ -196,7 +196,10 @@ def test_refused_before_the_first_byte(path: Path) -> None:
         ({"meta": {1: 2}}, castore.BadState),
         ({"verify": "maybe"}, castore.UsageError),
         ({"compression": "plane"}, castore.UnsupportedFeature),
-        ({"window": 3}, castore.UnsupportedFeature),
+        ({"window": 2}, castore.UsageError),
+        ({"window": {"keep": 3}}, castore.UsageError),
+        ({"window": {"keep_within": "soon"}}, castore.UsageError),
+        ({"window": "3"}, castore.UsageError),
     ],
     ids=str,
 )

@@ -316,6 +316,9 @@ def info(as_json: bool) -> None:
         if 0 < report.pack_bytes < report.logical_bytes
         else ""
     )
+    windows = report.windows.items()
+    pins = f"{len(report.pins):,}" if report.pins else "none"
+    dead = sum(pin.alive is False for pin in report.pins)
     features = [*report.features.get("required", ()), *report.features.get("optional", ())]
     print_fields(
         [
@@ -338,7 +341,20 @@ def info(as_json: bool) -> None:
             ("Log", count(report.entries, "entry", "entries")),
             ("Reserve", size(report.reserve_bytes)),
             ("Index", f"{output.clean(report.index)} (a cache)"),
+            (
+                "Windows",
+                "; ".join(f"{output.clean(n)} {output.clean(p)}" for n, p in windows)
+                or "none: nothing is let go",
+            ),
+            ("Pins", f"{pins}{f', {dead} of a dead process' if dead else ''}"),
             ("Writers now", ", ".join(report.sessions) or "none"),
+            (
+                "Debris",
+                f"{count(report.debris_files, 'file')}, {size(report.debris_bytes)}; `castore gc` "
+                "removes it"
+                if report.debris_files
+                else "none",
+            ),
             (
                 "Known damage",
                 count(report.known_damage, "record") if report.known_damage else "none",
@@ -348,6 +364,9 @@ def info(as_json: bool) -> None:
                 "Last verification",
                 age(report.last_verification, now, "never (fsck reads, and records nothing)"),
             ),
-            ("Last gc", age(report.last_gc, now, "none that had a pack to remove")),
+            (
+                "Last gc",
+                age(report.last_gc, now, "never freed a pack (nor did a window or a drop)"),
+            ),
         ]
     )

@@ -1,7 +1,7 @@
 """Verbs that make, check and clean stores: ``init``, ``fsck``, ``gc``.
 
-``fsck`` works on what cannot be opened and never writes; ``gc`` removes only what it shows a
-reason for.
+``fsck`` works on what cannot be opened and never writes; ``gc`` lets go and removes only what it
+shows a reason for.
 """
 
 from __future__ import annotations
@@ -180,35 +180,52 @@ def _standings(where: str, report: FsckReport) -> dict[str, Standing] | None:
 @click.command(
     "gc",
     cls=Verb,
-    short_help="Remove what killed and failed saves left.",
+    short_help="Remove what nothing needs.",
     help="""\
-Remove what nothing needs: what killed and failed saves left behind.
+Let go of checkpoints that are on no branch's list and that no tag or pin
+holds (moving or deleting a branch or tag leaves such), and remove what no
+live checkpoint needs: their packs, and what killed and failed saves left.
 
 Never removes what a live checkpoint needs, nor what a save that is still at
 work may go on to need; a writer on this machine is known to be dead or
-alive, another machine's counts as dead after a day of silence. If the log
-cannot be read, or a needed pack is not there, nothing is removed (exit 3):
-`castore fsck` says what is wrong.
+alive, another machine's counts as dead after a day of silence. A pin whose
+process is surely dead is given up. If the log cannot be read, or a needed
+pack is not there, nothing is removed (exit 3): `castore fsck` says what is
+wrong. To let go of every checkpoint there is takes --all.
 
 Reads the log and lists the packs; opens none. Needs no free space. Run it
 whenever you like, beside training too.
 
-  castore gc -n     what would be removed, and why
+  castore gc -n     every checkpoint and pack: kept or not, and why
   castore gc""",
 )
-@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be done; do nothing.")
+@click.option("--all", "drop_all", is_flag=True, help="Go on even if no checkpoint would be left.")
 @json_option
 @store_option
-def gc(dry_run: bool, as_json: bool) -> None:
+def gc(dry_run: bool, drop_all: bool, as_json: bool) -> None:
     """Run ``castore gc``."""
-    from castore.cli.render import count, print_table, size
+    from castore.cli.render import count, print_table, short, size
 
-    # Not readonly even for a dry run, which the store refuses otherwise.
-    with open_found(readonly=False) as store:
-        report = store.gc(dry_run=dry_run)
+    with open_found(readonly=dry_run) as store:
+        report = store.gc(dry_run=dry_run, drop_all=drop_all)
     if as_json:
         output.emit("gc", report.to_dict())
         return
+    if report.checkpoints:
+        print_table(
+            ("action", "checkpoint", "step", "reason"),
+            [
+                (
+                    c.action,
+                    short(c.digest),
+                    "" if c.step is None else str(c.step),
+                    output.clean(c.reason),
+                )
+                for c in report.checkpoints
+            ],
+            right=[2],
+        )
     if report.items:
         print_table(
             ("action", "size", "file", "reason"),
@@ -218,6 +235,13 @@ def gc(dry_run: bool, as_json: bool) -> None:
             ],
             right=[1],
         )
+    would = "would " if report.dry_run else ""
+    for name in report.unpinned:
+        output.say(f"{would or ''}give up pin {output.clean(name)}: its process is dead")
+    if report.let_go:
+        output.say(f"{would}let go {count(len(report.let_go), 'checkpoint')}")
+    if report.dry_run and report.let_go and not report.live:
+        output.note("that is every checkpoint there is: it takes `castore gc --all`")
     verb = "would remove" if report.dry_run else "removed"
     gone = f"{count(report.removed_files, 'file')}, {size(report.removed_bytes)}"
     output.say(

@@ -2,7 +2,8 @@
 
 ``fold.apply(entry)`` gives the next fold; nothing here reads or writes.  A :class:`Fold` is never
 changed once handed out.  The rules that decide whether an act may take a number
-(:func:`is_present`, :func:`broken_needs`) are here too: they are what makes deduplication safe.
+(:func:`is_present`, :func:`broken_needs`) and what may be removed (:func:`plan_condemned`) are here
+too: they are what makes deduplication safe.
 """
 
 from __future__ import annotations
@@ -43,7 +44,16 @@ from castore.model.digest import Digest, derived
 from castore.model.encoding import unpack
 from castore.model.packinfo import PackInfo
 
-__all__ = ["Branch", "Fold", "Live", "broken_needs", "is_present", "parse_fold", "render_fold"]
+__all__ = [
+    "Branch",
+    "Fold",
+    "Live",
+    "broken_needs",
+    "is_present",
+    "parse_fold",
+    "plan_condemned",
+    "render_fold",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,12 @@ class Fold:
         """The fold after ``entry``."""
         out = self.snapshot()
         out.advance([entry])
+        return out
+
+    def with_changes(self, changes: Iterable[Change]) -> Fold:
+        """The fold as an entry of these changes would leave it: to decide by, not to build on."""
+        out = self.snapshot()
+        out._apply_changes(changes, self.seq + 1, 0)
         return out
 
     def advance(self, entries: Iterable[Entry]) -> None:
@@ -364,6 +380,23 @@ def broken_needs(
         elif pack.path not in fold.uses or pack.path in fold.quarantined:
             out.append(pack.path)
     return out
+
+
+def plan_condemned(fold: Fold, paths: Iterable[str]) -> tuple[str, ...]:
+    """Which of some packs may be condemned at the number after ``fold``.
+
+    ``paths`` were listed *before* ``fold``, or are named by an entry it holds.  What a live
+    checkpoint needs is kept; and so are the bases of what is kept, and, where no other meta pack
+    of its save is needed, a meta pack beside a data pack that is: it holds the table's second copy.
+    """
+    bases = {base for path in fold.uses for base in fold.leans.get(path, ())}
+    alone = {pack.save for pack in fold.packs.values() if pack.is_data} - fold.metas.keys()
+
+    def kept(path: str) -> bool:
+        beside = path.partition("/")[0] in alone and not path.endswith(".data.pack")
+        return path in fold.uses or path in fold.quarantined or path in bases or beside
+
+    return tuple(path for path in paths if not kept(path))
 
 
 # -- fold files -----------------------------------------------------------------------------------

@@ -1,21 +1,23 @@
-"""Making, moving and removing refs: one log entry each, which lets no checkpoint go."""
+"""Making, moving and removing refs and pins: one log entry each, which lets no checkpoint go."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from castore.errors import BadRevision, CheckpointGone, SaveFailed, UsageError
-from castore.log.entry import Change, SetBranch, SetTag
+from castore.log.entry import Change, Pin, SetBranch, SetTag, Unpin, Window
 from castore.log.fold import Fold
 from castore.log.log import AppendFateUnknown, Log
 from castore.log.names import check_name
 from castore.model.digest import Digest
 from castore.reports import AppliedChange
 
-__all__ = ["set_branch", "set_tag"]
+__all__ = ["set_branch", "set_pin", "set_tag"]
 
-#: What a ref named, and the change to make, if any.
-_Decide = Callable[[Fold], tuple[Digest | None, Change | None]]
+#: What a ref named, and the changes to make, if any.
+_Decide = Callable[[Fold], tuple[Digest | None, tuple[Change, ...]]]
 
 
 def set_tag(log: Log, where: str, name: str, target: Digest | None, force: bool) -> AppliedChange:
@@ -36,17 +38,17 @@ def set_tag(log: Log, where: str, name: str, target: Digest | None, force: bool)
     """
     check_name(name, "tag")
 
-    def decide(fold: Fold) -> tuple[Digest | None, Change | None]:
+    def decide(fold: Fold) -> tuple[Digest | None, tuple[Change, ...]]:
         old = fold.tags.get(name)
         if target is None and old is None:
             raise BadRevision(f"there is no tag {name!r}")
         if target is not None and name in fold.heads():
             raise UsageError(f"{name!r} is a branch; a tag needs another name")
         if old == target:
-            return old, None
+            return old, ()
         if old is not None and target is not None and not force:
             raise UsageError(f"tag {name!r} is there, at {old.short}; force=True (-f) moves it")
-        return old, SetTag(name, target)
+        return old, (SetTag(name, target),)
 
     return _set_ref(log, where, "tag", name, target, decide)
 
@@ -60,19 +62,47 @@ def set_branch(
     """
     check_name(name)
 
-    def decide(fold: Fold) -> tuple[Digest | None, Change | None]:
+    def decide(fold: Fold) -> tuple[Digest | None, tuple[Change, ...]]:
         old = fold.heads().get(name)
         if target is None and old is None:
             raise BadRevision(f"there is no branch {name!r}")
         if target is not None and name in fold.tags:
             raise UsageError(f"{name!r} is a tag; a branch needs another name")
         if old == target:
-            return old, None
+            return old, ()
         if old is not None and target is not None and not force:
             raise UsageError(f"branch {name!r} is there, at {old.short}; force=True (-f) moves it")
-        return old, SetBranch(name, target)
+        # Its window ends with it: a branch made anew must not let go by a policy of the past.
+        window = (Window(name, None),) if target is None and name in fold.windows else ()
+        return old, (SetBranch(name, target), *window)
 
     return _set_ref(log, where, "branch", name, target, decide)
+
+
+def set_pin(
+    log: Log, where: str, name: str, target: Digest | None, owner: tuple[Any, ...] = ()
+) -> AppliedChange:
+    """Pin a checkpoint; without one, give the pin up.
+
+    ``owner`` is the process that the pin ends with; empty: it stays until it is given up.  Other
+    arguments and errors as for :func:`set_tag`.
+    """
+    check_name(name, "pin")
+
+    def decide(fold: Fold) -> tuple[Digest | None, tuple[Change, ...]]:
+        old, whose = fold.pins.get(name, (None, ()))
+        if target is None:
+            if old is None:
+                known = ", ".join(sorted(fold.pins)) or "none"
+                raise BadRevision(f"there is no pin {name!r}; there is: {known}")
+            return old, (Unpin(name),)
+        if old is not None and (old, whose) != (target, owner):
+            raise UsageError(f"pin {name!r} is there, on {old.short}; choose another name")
+        return old, () if old else (Pin(name, target, owner),)
+
+    change = _set_ref(log, where, "pin", name, target, decide)
+    undo = f"castore pin {change.old[:12]} {name}" if change.old and not target else None
+    return replace(change, undo=undo)
 
 
 def _set_ref(
@@ -88,8 +118,8 @@ def _set_ref(
                 f"{log.describe(fold.gone.get(target, fold.seq))}",
                 checkpoint=target.hex(),
             )
-        old, change = decide(fold)
-        return () if change is None else (change,)
+        old, made = decide(fold)
+        return made
 
     verb = "delete" if target is None else "set"
     try:

@@ -9,6 +9,9 @@
     6  create entry n+1; taken: back to 5                           the checkpoint exists, durable
     7  close the session; update the index                          anybody finishes it
 
+A branch's window is part of step 6: the one entry adds, lets go and condemns, decided on the fold
+that already has the add.  If that cannot be planned, the entry adds and no more.
+
 Present means: in a pack that a checkpoint live at s0 needs, its file there at the logged size.
 That positive rule is what makes deduplication safe beside gc, whatever the interleaving.  Until
 step 6 a failed save deletes its own packs; once the entry may exist it deletes nothing.
@@ -22,7 +25,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from castore.errors import (
     BadState,
@@ -54,12 +57,32 @@ from castore.upkeep.sessions import Session
 if TYPE_CHECKING:
     from castore.state import Description
 
-__all__ = ["SaveOptions", "save"]
+__all__ = ["Retain", "SaveOptions", "save"]
 
 #: A state that keeps less than this share of the parent's bytes is worth a word.
 VANISHED = 0.1
 #: How often a save looks again before it says that something is wrong.
 ATTEMPTS = 100
+
+
+class Retain(Protocol):
+    """What a save lets go in its own entry: the window of its branch."""
+
+    @property
+    def let_go(self) -> Sequence[Digest]:
+        """What the changes made last let go."""
+
+    def prepare(
+        self, fold: Fold, made: Sequence[Change], spared: Digest, beat: Callable[[int], None]
+    ) -> str:
+        """Read back what must be verified, the new checkpoint ``spared`` aside.
+
+        Returns:
+            The policy in words; nothing where there is none.
+        """
+
+    def changes(self, fold: Fold, made: Sequence[Change]) -> Sequence[Change]:
+        """What an entry after ``fold`` that makes those changes does further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +96,7 @@ class SaveOptions:
         verify: read everything back from the device before the checkpoint exists.
         strict_steps: refuse a step that repeats or goes back.
         progress: told of content bytes dealt with.
+        retain: what lets older checkpoints go, or None.
     """
 
     branch: str
@@ -83,6 +107,7 @@ class SaveOptions:
     verify: bool = False
     strict_steps: bool = False
     progress: Callable[[int], None] | None = None
+    retain: Retain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +518,8 @@ class _Save:
         clean: list[str] = []
         if self.options.verify:
             clean = self._read_back(add.packs, log.fold())
+        changes = (add, Verified(tuple(clean))) if self.options.verify else (add,)
+        window = self._prepare_window(log.fold(), changes, add.checkpoint)
 
         def decide(fold: Fold) -> Sequence[Change]:
             self.may_exist = False  # asked (again): whatever was tried before was another's number
@@ -504,19 +531,47 @@ class _Save:
                 is_present(fold, path, digest) for path, digest in written.relied
             ):
                 raise _LookAgain(None if condemned is None else gone & mine)
+            further = self._window(fold, changes)
             self.may_exist = True  # an interrupt may come between the link and our knowing of it
-            if self.options.verify:
-                return (add, Verified(tuple(clean)))
-            return (add,)
+            return (*changes, *further)
 
         step = "" if add.step is None else f" step {add.step}"
-        entry = log.append(decide, f"save {add.branch}{step}")
+        entry = log.append(decide, f"save {add.branch}{step}{window}")
         assert entry is not None
         for pack in self.finished.values():  # step 7
             self.parts.index.add(pack.info.id, pack.table)
         return self._saved(add, entry.seq, len(clean) == len(add.packs))
 
+    def _prepare_window(self, fold: Fold, changes: Sequence[Change], spared: Digest) -> str:
+        """Read back what the branch's window wants verified; its policy, for the entry's why."""
+        retain = self.options.retain
+        if retain is None:
+            return ""
+        try:
+            policy = retain.prepare(fold, changes, spared, lambda _: self.run_state.beat())
+        except Exception as e:  # noqa: BLE001 - whatever it is, the save goes on, and tells
+            self._no_window(e)
+            return ""
+        return f", window {policy}" if policy else ""
+
+    def _window(self, fold: Fold, changes: Sequence[Change]) -> Sequence[Change]:
+        """What the branch's window lets go of, on the fold that already has the add."""
+        if self.options.retain is None:
+            return ()
+        try:
+            return self.options.retain.changes(fold, changes)
+        except Exception as e:  # noqa: BLE001 - as above: it is a plain add then
+            self._no_window(e)
+            return ()
+
+    def _no_window(self, e: Exception) -> None:
+        self._warn(
+            f"the window of {self.options.branch} was not applied, so nothing was let go: "
+            f"{str(e) or type(e).__name__}"
+        )
+
     def _saved(self, add: Add, seq: int, verified: bool) -> Checkpoint:
+        retain = self.options.retain
         report = SaveReport(
             tensors=add.tensors,
             logical_bytes=add.logical_bytes,
@@ -525,6 +580,7 @@ class _Save:
             seconds=monotonic() - self.began,
             warnings=tuple(self.warnings),
             verified=verified,
+            let_go=tuple(d.hex() for d in retain.let_go) if retain else (),
         )
         return Checkpoint(
             digest=add.checkpoint.hex(),

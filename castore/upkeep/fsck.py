@@ -340,7 +340,7 @@ class _Fsck:
             size = sum(f.size for f in mine)
             files = "1 file" if len(mine) == 1 else f"{len(mine)} files"
             text = f"packs/{save}: {files}, {size:,} bytes that no log entry needs"
-            if (branch := self._uncommitted(mine)) is not None:
+            if (branch := self._uncommitted(fold, mine)) is not None:
                 self._note(
                     "uncommitted-save",
                     "info",
@@ -355,12 +355,17 @@ class _Fsck:
             elif item.what == "stranger":
                 self._note("stranger", "info", f"{item.name} is not castore's", item.name)
 
-    def _uncommitted(self, found: list[Found]) -> str | None:
-        """The branch a complete save without an entry was meant for, or None."""
+    def _uncommitted(self, fold: Fold, found: list[Found]) -> str | None:
+        """The branch a complete save without an entry was meant for, or None.
+
+        One that had its entry, and was let go since, is none.
+        """
         for item in found:
             if not item.name.endswith(".meta.pack"):
                 continue
-            with contextlib.suppress(OSError, PackError, EncodingError, RecordDamaged, ValueError):
+            with contextlib.suppress(
+                OSError, PackError, EncodingError, RecordDamaged, ValueError, TypeError
+            ):
                 info = _unlogged(self.storage, item)
                 table = PackSet(self.storage, [info]).table(info)
                 if isinstance(table, Damage):
@@ -368,7 +373,7 @@ class _Fsck:
                 for record in table:
                     if record.kind is Kind.INTENT:
                         intent = decode(read_record(self.storage, Location(info, record)))
-                        return str(intent[1])
+                        return None if Digest(intent[2]) in fold.gone else str(intent[1])
         return None
 
 

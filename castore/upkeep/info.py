@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from castore.errors import UnsupportedFeature
 from castore.log.fold import Fold
+from castore.log.window import Policy
 from castore.model.config import FORMAT_VERSION, StoreConfig
 from castore.reports import StoreInfo
 from castore.storage.local import LocalStorage
+from castore.upkeep.pins import list_pins
 from castore.upkeep.reserve import RESERVE_NAME
 from castore.upkeep.sessions import is_live, session_ids
+from castore.upkeep.survey import list_packs, survey
 
 __all__ = ["store_info"]
 
 
 def store_info(storage: LocalStorage, config: StoreConfig, fold: Fold, index: str) -> StoreInfo:
     """What ``castore info`` tells; ``index`` is where the index lies."""
+    litter = ("debris", "temporary", "folder", "session")
+    debris = [f for f in survey(storage, fold, list_packs(storage)) if f.what in litter]
     return StoreInfo(
         path=storage.where,
         store_id=config.store_id.hex(),
@@ -38,5 +46,16 @@ def store_info(storage: LocalStorage, config: StoreConfig, fold: Fold, index: st
         last_commit=fold.last.get("commit"),
         last_verification=fold.last.get("verify"),
         last_gc=fold.last.get("gc"),
+        debris_files=len(debris),
+        debris_bytes=sum(f.size for f in debris),
+        pins=list_pins(fold),
+        windows={name: _policy(plain) for name, plain in sorted(fold.windows.items())},
         features={"required": fold.required, "optional": fold.optional},
     )
+
+
+def _policy(plain: tuple[Any, ...]) -> str:
+    try:
+        return str(Policy.stored(plain))
+    except UnsupportedFeature:
+        return "rules that this castore does not know"

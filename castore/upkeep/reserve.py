@@ -1,13 +1,18 @@
-"""The reserve: a few MiB given up first when the disk is full, so that gc can write its entry."""
+"""The reserve: a few MiB given up first when the disk is full, so that what frees room can act."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+from collections.abc import Callable, Sequence
 
-from castore.storage.protocol import Storage
+from castore.log.entry import Change, Entry
+from castore.log.fold import Fold
+from castore.log.log import AppendFateUnknown, Log
+from castore.storage.protocol import FateUnknown, NotDurable, Storage
 from castore.system import random_bytes
 
-__all__ = ["RESERVE", "RESERVE_NAME", "give_up_reserve", "make_reserve"]
+__all__ = ["RESERVE", "RESERVE_NAME", "append_with_reserve", "give_up_reserve", "make_reserve"]
 
 RESERVE_NAME = "reserve"
 #: Room for many log entries and their folder blocks.
@@ -38,3 +43,25 @@ def give_up_reserve(storage: Storage) -> bool:
     with contextlib.suppress(OSError):
         storage.sync_folder("")
     return given
+
+
+def append_with_reserve(
+    storage: Storage, log: Log, decide: Callable[[Fold], Sequence[Change]], why: str
+) -> Entry | None:
+    """Append to the log; on a full disk give up the reserve and try once more.
+
+    For acts that may be done twice, so whatever became of the first entry.  But an fsync that
+    failed is never tried again: the entry that it was for may not be durable.
+
+    Raises:
+        AppendFateUnknown, OSError: as of :meth:`castore.log.log.Log.append`.
+    """
+    try:
+        return log.append(decide, why)
+    except (OSError, AppendFateUnknown) as e:
+        cause = e.cause if isinstance(e, AppendFateUnknown) else e
+        if e is not cause and (isinstance(cause, NotDurable) or not isinstance(cause, FateUnknown)):
+            raise
+        if cause.errno not in (errno.ENOSPC, errno.EDQUOT) or not give_up_reserve(storage):
+            raise
+    return log.append(decide, why)

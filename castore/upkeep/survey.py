@@ -6,9 +6,10 @@ A listing is only a hint: it says what *may* be debris.  Whether it is, the log 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from castore.log.fold import Fold
+from castore.log.fold import Fold, plan_condemned
 from castore.packs.format import PACK_NAME
 from castore.storage.protocol import Storage
 from castore.upkeep.sessions import SAVE_ID, is_live
@@ -31,9 +32,10 @@ class Found:
     Attributes:
         name: its name in the store.
         size: its length.
-        what: ``debris`` (a dead save's, or let go), ``in-flight`` (a live session's),
-            ``quarantined``, ``temporary``, ``session`` (a dead one's record), ``folder`` (an empty
-            one), or ``stranger`` (not castore's: counted, never touched).
+        what: ``debris`` (a dead save's, or condemned), ``let-go`` (about to be condemned),
+            ``in-flight`` (a live session's), ``quarantined``, ``beside`` (kept for the sake of
+            packs that are needed), ``temporary``, ``session`` (a dead one's record), ``folder``
+            (an empty one), or ``stranger`` (not castore's: counted, never touched).
         save: the save it belongs to, or None.
     """
 
@@ -53,13 +55,22 @@ def _listable(storage: Storage) -> list[str]:
 
 
 def survey(
-    storage: Storage, fold: Fold, listed: dict[str, list[str]], *, may_write: bool = False
+    storage: Storage,
+    fold: Fold,
+    listed: dict[str, list[str]],
+    *,
+    let_go: Collection[str] = (),
+    may_write: bool = False,
 ) -> list[Found]:
     """Every file that ``fold`` does not need, with what it is.
 
-    ``may_write`` as for :func:`castore.upkeep.sessions.is_live`.
+    ``let_go`` are the packs that an entry before ``fold`` condemns; ``may_write`` as for
+    :func:`castore.upkeep.sessions.is_live`.
     """
     out: list[Found] = []
+    removable = set(
+        plan_condemned(fold, (f"{save}/{n}" for save, names in listed.items() for n in names))
+    )
     for save, names in listed.items():
         live = is_live(storage, save, may_write=may_write)
         if not names:
@@ -74,7 +85,11 @@ def survey(
             size = storage.size(f"packs/{path}")
             if size is None:
                 continue  # gone meanwhile
-            what = "quarantined" if path in fold.quarantined else "in-flight" if live else "debris"
+            what = "in-flight" if live else "debris"
+            if path in let_go:
+                what = "let-go"
+            elif path not in removable:
+                what = "quarantined" if path in fold.quarantined else "beside"
             out.append(Found(f"packs/{path}", size, what, save))
     out += [
         Found(f"packs/{name}", 0, "stranger")

@@ -203,12 +203,37 @@ def test_gc_gives_reasons(littered: Path) -> None:
     name = debris.relative_to(littered).as_posix()
     fsck = text("-s", littered, "fsck")
     assert f"note: {debris.parent.relative_to(littered)}: 1 file" in fsck
-    plan = text("-s", littered, "gc", "-n")
-    assert plan.splitlines() == [
-        f"would remove  4.9 KiB  {name}  no live checkpoint needs it",
-        f"kept          0 bytes  {'notes.txt'.ljust(len(name))}  not castore's: never touched",
-        "would remove 1 file, 4.9 KiB; 4 live checkpoints need 12 packs",
+    plan = text("-s", littered, "gc", "-n").splitlines()
+    # A reason for every checkpoint, for what lies about, and for every pack that is needed.
+    assert [line.split()[2:] for line in plan[:4]] == [
+        ["10", "on", "the", "list", "of", "main"],
+        [
+            "20",
+            "on",
+            "the",
+            "list",
+            "of",
+            "main,",
+            "on",
+            "the",
+            "list",
+            "of",
+            "retry,",
+            "tag",
+            "v1",
+        ],
+        ["25", "on", "the", "list", "of", "retry"],
+        ["30", "on", "the", "list", "of", "main"],
     ]
+    assert re.split("  +", plan[4]) == [
+        "would remove", "4.9 KiB", name, "no live checkpoint needs it",
+    ]  # fmt: skip
+    assert re.split("  +", plan[5]) == [
+        "kept", "0 bytes", "notes.txt", "not castore's: never touched",
+    ]  # fmt: skip
+    assert len(plan[6:-1]) == 12
+    assert all(re.match(r"kept +\d\S* \S+ +packs/.* needs? it$", line) for line in plan[6:-1])
+    assert plan[-1] == "would remove 1 file, 4.9 KiB; 4 live checkpoints need 12 packs"
     assert debris.exists()
     dry = record("-s", littered, "gc", "--dry-run")
     assert (dry["type"], dry["dry_run"], dry["removed_bytes"]) == ("gc", True, 5000)
