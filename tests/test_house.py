@@ -463,13 +463,25 @@ def test_import_castore_is_light() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["log"], ["log", "--json"], ["rev-parse", "main~1"], ["show", "main"], ["info"]],
+    [
+        ["--help"],
+        ["log"],
+        ["log", "--json"],
+        ["rev-parse", "main~1"],
+        ["show", "main"],
+        ["info"],
+        ["window"],
+        ["pin"],
+        ["window", "-n", "--keep-last", "3"],
+    ],
     ids=" ".join,
 )
 def test_cli_is_light(small_store: Path, arguments: list[str]) -> None:
     assert heavy_imports(RUN_CLI, "-s", str(small_store), *arguments) == set()
 
 
-@pytest.mark.parametrize("arguments", [["fsck"], ["gc"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["fsck"], ["gc"], ["window", "--keep-last", "3"]], ids=" ".join
+)
 def test_cli_needs_no_torch_to_check_and_clean(small_store: Path, arguments: list[str]) -> None:
     assert "torch" not in heavy_imports(RUN_CLI, "-s", str(small_store), *arguments)
