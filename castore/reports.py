@@ -601,7 +601,7 @@ class StatsRow(Report):
         items: items of the tensors and arrays among them, each tied one counted.
         logical_bytes: bytes of their contents, what is tied counted once, where it first stands.
         unique_bytes: bytes of their different chunks, and of contents inside the tree.
-        stored_bytes: what these chunks take in the packs.
+        stored_bytes: what these chunks take in the packs, one copy of each.
         shared_bytes: bytes of these chunks that the parent checkpoint has too; None where that is
             gone.
         dtype: of all of them, where it is one.
@@ -678,7 +678,7 @@ class StoreStats(Report):
         checkpoints: live ones.
         logical_bytes: bytes of all their states.
         unique_bytes: bytes of all their different chunks.
-        stored_bytes: what these take in the packs.
+        stored_bytes: what these take in the packs, every copy counted.
         pack_bytes: sizes of all packs they need, metadata and its twins included.
         metadata_bytes: sizes of the meta packs among them.
         dead_bytes: bytes of chunks in these packs that no live checkpoint reaches.

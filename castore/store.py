@@ -454,6 +454,9 @@ class Store:
     def stats(self, rev: None = None, *, by: None = None) -> StoreStats: ...
 
     @overload
+    def stats(self, rev: str | None = None, *, by: str) -> CheckpointStats: ...
+
+    @overload
     def stats(self, rev: str, *, by: str | None = None) -> CheckpointStats: ...
 
     def stats(
@@ -474,10 +477,10 @@ class Store:
         from castore.inspection.stats import checkpoint_stats, store_stats
 
         self._open_or_raise()
-        fold = self._parts.log.fold()
         if rev is None and by is None:
-            return store_stats(self._parts, fold)
-        revision = parse_revision(rev or "main")
+            return store_stats(self._parts)
+        revision = parse_revision("main" if rev is None else rev)
+        fold = self._parts.log.fold()
         live = self._resolve(revision, fold)
         return checkpoint_stats(self._parts, fold, live, revision.path or "", by or "role")
 

@@ -19,13 +19,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from castore.errors import BadRevision
+from castore.inspection.containers import (
+    Item,
+    below,
+    items_of_part,
+    join,
+    names_of,
+    part_of,
+    top_node,
+)
 from castore.inspection.paths import Paths
-from castore.inspection.view import Leaf, View, leaf_of, part_of, pieces
+from castore.inspection.view import Leaf, View, leaf_of, pieces
 from castore.log.fold import Fold, Live
 from castore.log.revisions import Revision, parse_revision
 from castore.model.digest import Digest
 from castore.model.encoding import encode
-from castore.model.objects import MAPPINGS, MAX_VALUES, Content, TreeNode, child_names
+from castore.model.objects import MAPPINGS, MAX_VALUES, Content, TreeNode
 from castore.pipeline.parts import Parts
 from castore.pipeline.tensor_reads import in_order, on_a_fresh_fold
 from castore.reports import DiffEntry, DiffReport, TensorDifference
@@ -213,16 +222,16 @@ class _Diff:
             path = at_a if b is _NOTHING else at_b
             if not self.paths.leads_on(path) or _same(a, b):
                 continue
-            below: list[tuple[str, str, Any, Any]] = []
+            pairs: list[tuple[str, str, Any, Any]] = []
             for found in self._one(at_a, at_b, a, b):
                 if isinstance(found, tuple):
-                    below.append(found)
+                    pairs.append(found)
                 elif self.paths.holds(found.path):
                     yield found
-            self.left -= len(below)
+            self.left -= len(pairs)
             if self.left < 0:
                 raise self.b.malformed(f"more than {MAX_VALUES} values")
-            stack.extend(reversed(below))
+            stack.extend(reversed(pairs))
 
     def _one(
         self, at_a: str, at_b: str, a: Any, b: Any
@@ -255,8 +264,8 @@ class _Diff:
             if node is None:
                 yield self._told(view, status, path, leaf_of(value, view.chunk_size))
                 return
-            below = view.below(value)
-        if not below or node.container in _SETS:
+            children = below(value, node, view.fetch)
+        if not children or node.container in _SETS:
             kind = node.container
             yield DiffEntry(
                 status,
@@ -265,8 +274,8 @@ class _Diff:
                 old_kind=kind if status == "D" else None,
             )
             return
-        for name, child in below:
-            at = _join(path, name)
+        for name, child in children:
+            at = join(path, name)
             yield (at, at, *((child, _NOTHING) if status == "D" else (_NOTHING, child)))
 
     def _told(self, view: View, status: str, path: str, leaf: Leaf) -> DiffEntry:
@@ -321,36 +330,36 @@ class _Diff:
         mine = {item.key: item for item in left if item.held}
         theirs = {item.key: item for item in right if item.held}
         with self.a.naming(at_a):
-            names_a = _names(self.a, value_a, node_a, left)
+            names_a = names_of(value_a, node_a, left, self.a.fetch)
         with self.b.naming(at_b):
-            names_b = _names(self.b, value_b, node_b, right)
+            names_b = names_of(value_b, node_b, right, self.b.fetch)
         for key, item in theirs.items():
             old = mine.get(key)
             name = names_b[key]
             if old is None:
-                yield (_join(at_a, name), _join(at_b, name), _NOTHING, item.value)
+                yield (join(at_a, name), join(at_b, name), _NOTHING, item.value)
             else:
-                yield (_join(at_a, names_a[key]), _join(at_b, name), old.value, item.value)
+                yield (join(at_a, names_a[key]), join(at_b, name), old.value, item.value)
         for key, item in mine.items():
             if key not in theirs:
                 name = names_a[key]
-                yield (_join(at_a, name), _join(at_b, name), item.value, _NOTHING)
+                yield (join(at_a, name), join(at_b, name), item.value, _NOTHING)
         extra_a, extra_b = (
             n.extra if isinstance(n.extra, list) else _NOTHING for n in (node_a, node_b)
         )
         if extra_a is not _NOTHING or extra_b is not _NOTHING:
-            yield (_join(at_a, METADATA), _join(at_b, METADATA), extra_a, extra_b)
+            yield (join(at_a, METADATA), join(at_b, METADATA), extra_a, extra_b)
 
     def _align(
         self, at_a: str, at_b: str, node_a: TreeNode, node_b: TreeNode
-    ) -> tuple[list[_Item], list[_Item]]:
+    ) -> tuple[list[Item], list[Item]]:
         """The entries of two containers, without the parts of split ones that are equal.
 
         Such a part stays as one item that holds nothing: it has its place in the order.
         """
         left, right = [_Part(0, node_a)], [_Part(0, node_b)]
         together = node_a.level == node_b.level
-        done: tuple[list[_Item], list[_Item]] = ([], [])
+        done: tuple[list[Item], list[Item]] = ([], [])
         for level in range(max(node_a.level, node_b.level), 0, -1):
             with self.a.naming(at_a):
                 left = _opened(self.a, node_a, left, level)
@@ -359,7 +368,7 @@ class _Diff:
             if together:
                 known = {(p.start, p.digest) for p in left} & {(p.start, p.digest) for p in right}
                 for parts, out in zip((left, right), done, strict=True):
-                    out += [_Item(p.start, ("part", p.digest), None, held=False) for p in parts
+                    out += [Item(p.start, ("part", p.digest), None, held=False) for p in parts
                             if (p.start, p.digest) in known]  # fmt: skip
                 left = [p for p in left if (p.start, p.digest) not in known]
                 right = [p for p in right if (p.start, p.digest) not in known]
@@ -370,7 +379,7 @@ class _Diff:
         for parts, out in zip((left, right), done, strict=True):
             for part in parts:
                 assert part.node is not None
-                out.extend(_items(part.start, part.node))
+                out.extend(items_of_part(part.start, part.node))
             out.sort(key=lambda item: item.place)
         return done
 
@@ -511,27 +520,10 @@ def _entered(view: View, path: str, value: Any) -> tuple[TreeNode | None, Any]:
     if value is _NOTHING:
         return None, value
     with view.naming(path):
-        node = view.node(value)
+        node = top_node(value, view.fetch)
     if node is not None and node.container == "value":
         return None, node.items[0]
     return node, value
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """An entry of a container (or a part of one that both sides have, which holds nothing).
-
-    Attributes:
-        place: its number among the container's entries.
-        key: what it is matched by: an encoded key, a place in a list.
-        name_of: its decoded key.
-    """
-
-    place: int
-    key: Any
-    value: Any
-    held: bool = True
-    name_of: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,7 +539,7 @@ class _Part:
         """The part with its node, if it is of that level; one that lies lower stays as it is."""
         if self.node is not None:
             return self
-        return replace(self, node=part_of(view, whole, level, self.count, self.digest))
+        return replace(self, node=part_of(whole, level, self.count, self.digest, view.fetch))
 
 
 def _opened(view: View, whole: TreeNode, parts: Sequence[_Part], level: int) -> list[_Part]:
@@ -565,50 +557,17 @@ def _opened(view: View, whole: TreeNode, parts: Sequence[_Part], level: int) -> 
     return out
 
 
-def _items(start: int, node: TreeNode) -> list[_Item]:
-    if node.container in MAPPINGS:
-        return [_Item(start + i, encode(key), value, name_of=key)
-                for i, (key, value) in enumerate(node.items)]  # fmt: skip
-    return [_Item(start + i, start + i, value) for i, value in enumerate(node.items)]
-
-
-def _names(view: View, value: Any, node: TreeNode, items: Sequence[_Item]) -> dict[Any, str]:
-    """Key of each entry -> its path component.
-
-    A component depends on the other keys of the mapping only where it is not a plain text; then all
-    of them are read, the parts that both sides share too.
-    """
-    held = [item for item in items if item.held]
-    if node.container not in MAPPINGS:
-        return {item.key: str(item.place) for item in held}
-    if len(held) < len(items) and not all(map(_plain_key, held)):
-        below = view.below(value)
-        assert below is not None
-        return {item.key: below[item.place][0] for item in held}
-    names = child_names(TreeNode(node.container, 0, None, [[i.name_of, None] for i in held]))
-    return {item.key: name for item, name in zip(held, names, strict=True)}
-
-
-def _plain_key(item: _Item) -> bool:
-    key = item.name_of
-    return isinstance(key, str) and bool(key) and key.isprintable() and "\\" not in key
-
-
 def _alike(a: TreeNode, b: TreeNode) -> bool:
     """Whether the entries of two containers can be matched."""
     return any(a.container in group and b.container in group for group in (MAPPINGS, _LISTS, _SETS))
 
 
-def _reordered(left: Sequence[_Item], right: Sequence[_Item]) -> bool:
+def _reordered(left: Sequence[Item], right: Sequence[Item]) -> bool:
     """Whether the keys that both have stand in another order."""
     keys = [item.key for item in left]
     others = [item.key for item in right]
     common = set(keys) & set(others)
     return [k for k in keys if k in common] != [k for k in others if k in common]
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name
 
 
 # -- leaves ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from castore.errors import BadRevision
+from castore.inspection.containers import top_node
 from castore.inspection.view import Leaf, View, leaf_of, pieces
 from castore.log.fold import Fold, Live
 from castore.model import keypath
@@ -51,7 +52,7 @@ def describe(
 def _describe(view: View, path: str, stats: bool, progress: Progress | None) -> ValueReport:
     value = view.value_at(path)
     with view.naming(path):
-        node = view.node(value)
+        node = top_node(value, view.fetch)
         if node is not None and node.container == "value":
             value, node = node.items[0], None
     if node is not None:
@@ -93,7 +94,7 @@ def _no_leaf(view: View, path: str, node: TreeNode) -> str:
 def _others(view: View, path: str, leaf: Leaf) -> tuple[str, ...]:
     if leaf.tie is None:
         return ()
-    return tuple(other for other in view.tied()[leaf.tie] if other != path)
+    return tuple(other for other in view.tied().get(leaf.tie, ()) if other != path)
 
 
 # -- where it lies --------------------------------------------------------------------------------

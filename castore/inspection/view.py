@@ -12,23 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from castore.errors import CorruptionError
+from castore.inspection.containers import below, join, top_node
 from castore.log.fold import Fold, Live
 from castore.model import keypath
 from castore.model.digest import Digest, Kind
-from castore.model.encoding import EncodingError, decode
+from castore.model.encoding import EncodingError
 from castore.model.grid import Grid
 from castore.model.objects import (
     CONTENT_AT,
     MAX_VALUES,
     Content,
-    TreeNode,
-    child_names,
-    child_values,
     content_grid,
-    parse_node,
     read_content,
-    read_tree,
-    walk,
 )
 from castore.packs.format import Table
 from castore.packs.reader import Damage, PackSet, RecordDamaged
@@ -36,9 +31,8 @@ from castore.pipeline.load import corrupted, find_value, finding_of, read_checkp
 from castore.pipeline.parts import Parts
 from castore.pipeline.tensor_reads import ChunkReader
 from castore.reports import Finding
-from castore.state.contents import METADATA
 
-__all__ = ["Leaf", "View", "leaf_of", "part_of", "pieces"]
+__all__ = ["Leaf", "View", "leaf_of", "pieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +213,7 @@ class View:
         return self.shelf.fetch(kind, digest)
 
     def value_at(self, path: str) -> Any:
-        """The value at a key path, decoded; a container as :class:`TreeNode`.
+        """The value at a key path, decoded; a container as ``TreeNode``, the root by its digest.
 
         Raises:
             BadRevision: there is none.
@@ -241,15 +235,34 @@ class View:
         most = leaf.grid.chunks if leaf.is_array else MAX_VALUES
         return read_content(leaf.held, self.fetch, most)
 
-    def leaves(self) -> Iterator[tuple[str, Leaf]]:
-        """Every value of the whole state that is no container, in its order.
+    def leaves(self, path: str = "") -> Iterator[tuple[str, Leaf]]:
+        """Every value at or below a key path that is no container, in the state's order.
+
+        Does not recurse: states may be 10,000 containers deep.
 
         Raises:
+            BadRevision: no such key path.
             CorruptionError: metadata is damaged.
         """
-        with self.naming():
-            for path, value in walk(self.checkpoint.root, self.fetch):
-                yield path, leaf_of(value, self.chunk_size)
+        left = MAX_VALUES
+        stack: list[tuple[str, Any]] = [(path.strip("/"), self.value_at(path))]
+        while stack:
+            at, value = stack.pop()
+            with self.naming(at):
+                node = top_node(value, self.fetch)
+                if node is None:
+                    leaf = leaf_of(value, self.chunk_size)
+                elif node.container == "value":
+                    stack.append((at, node.items[0]))
+                    continue
+                else:
+                    pairs = below(value, node, self.fetch)
+                    left -= len(pairs)
+                    if left < 0:
+                        raise EncodingError(f"more than {MAX_VALUES} values")
+                    stack.extend((join(at, name), child) for name, child in reversed(pairs))
+                    continue
+            yield at, leaf
 
     def tied(self) -> dict[int, tuple[str, ...]]:
         """Number of each group of ties -> the key paths of its members."""
@@ -258,52 +271,3 @@ class View:
             if leaf.tie is not None:
                 groups.setdefault(leaf.tie, []).append(path)
         return {number: tuple(paths) for number, paths in groups.items()}
-
-    def node(self, value: Any) -> TreeNode | None:
-        """The container that a value is, as its top node: of a split one the parts are not read.
-
-        Raises:
-            EncodingError: malformed.
-            RecordDamaged: it cannot be had.
-        """
-        if isinstance(value, TreeNode):
-            return value
-        if isinstance(value, list) and value and value[0] == "node" and len(value) == 2:
-            return parse_node(value[1])
-        if isinstance(value, list) and value and value[0] == "tree" and len(value) == 3:
-            node = parse_node(decode(self.fetch(Kind.TREE, Digest(value[1]))))
-            count = sum(i[0] for i in node.items) if node.level else len(node.items)
-            if count > MAX_VALUES or value[2] not in (None, count):
-                raise EncodingError("a container has another number of entries than announced")
-            return node
-        return None
-
-    def below(self, value: Any) -> list[tuple[str, Any]] | None:
-        """Name and value of everything in a container, read whole; None of what is none.
-
-        An OrderedDict's metadata is last.  Raises as :meth:`node` does.
-        """
-        node = self.node(value)
-        if node is None:
-            return None
-        if node.level:
-            node = read_tree(Digest(value[1]), self.fetch, MAX_VALUES)
-        pairs = list(zip(child_names(node), child_values(node), strict=True))
-        if isinstance(node.extra, list):
-            pairs.append((METADATA, node.extra))
-        return pairs
-
-
-def part_of(view: View, whole: TreeNode, level: int, count: int, digest: bytes) -> TreeNode:
-    """One part of a split container, checked against what names it.
-
-    Raises:
-        EncodingError: it does not fit.
-        RecordDamaged: it cannot be had.
-    """
-    node = parse_node(decode(view.fetch(Kind.TREE, Digest(digest))))
-    if node.container != whole.container or node.level != level or node.extra is not None:
-        raise EncodingError("a part of a split container does not fit its whole")
-    if count != (sum(i[0] for i in node.items) if node.level else len(node.items)):
-        raise EncodingError("a part of a split container has more entries than announced")
-    return node

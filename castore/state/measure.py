@@ -124,21 +124,20 @@ def _floats(items: Items, data: Buffer) -> Array:
     stored = np.frombuffer(data, items.code)
     if items.name == "bfloat16":
         upper: Array = stored.astype(np.uint32) << 16
-        return upper.view(np.float32).astype(np.float64)
+        rounded: Array = upper.view(np.float32).astype(np.float64)
+        return rounded
     if items.name:
         table = _table(items.name)
         assert table is not None
         found: Array = table[stored]
         return found
-    values = stored.astype(np.float64, copy=False)
+    values: Array = stored.astype(np.float64, copy=False)
     return values.reshape(-1, 2) if items.kind == "complex" else values
 
 
 def _ints(items: Items, data: Buffer) -> Array:
-    stored = np.frombuffer(data, items.code)
-    if items.kind == "bool":
-        return (stored != 0).astype(np.uint8)
-    return stored
+    stored: Array = np.frombuffer(data, items.code)
+    return (stored != 0).astype(np.uint8) if items.kind == "bool" else stored
 
 
 def _blocks(items: Items, nbytes: int) -> Iterator[slice]:
