@@ -113,7 +113,8 @@ def _table(name: str) -> Array | None:
         import torch
 
         every = torch.arange(256, dtype=torch.uint8).view(getattr(torch, name))
-        values: Array = every.to(torch.float32).numpy().astype(np.float64)
+        with np.errstate(all="ignore"):  # there are signalling NaNs among them
+            values: Array = every.to(torch.float32).numpy().astype(np.float64)
         return values
     except (ImportError, AttributeError, RuntimeError, TypeError):
         return None
