@@ -12,18 +12,33 @@ from typing import Any
 __all__ = [
     "AppliedChange",
     "Checkpoint",
+    "CheckpointSpan",
+    "CheckpointStats",
+    "ChunkPlaces",
+    "DiffEntry",
+    "DiffReport",
     "DropReport",
     "Finding",
+    "FoundCopy",
+    "FoundDigest",
+    "FoundPlace",
     "FsckReport",
     "GcCheckpoint",
     "GcItem",
     "GcReport",
     "LoadReport",
     "PinInfo",
+    "Place",
     "Report",
     "SaveReport",
+    "StatsRow",
+    "StoreBranchStats",
     "StoreInfo",
+    "StoreStats",
+    "TensorDifference",
+    "TensorStats",
     "TreeEntry",
+    "ValueReport",
     "WindowItem",
     "WindowReport",
 ]
@@ -428,3 +443,404 @@ class StoreInfo(Report):
     pins: tuple[PinInfo, ...] = ()
     windows: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, Any] = field(default_factory=dict)
+
+
+# -- looking into contents ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Report):
+    """Where a copy of a chunk or object lies.
+
+    Attributes:
+        pack: the pack, as the log names it: ``<save id>/<file name>``.
+        offset: where in the file, in bytes.
+        stored: length there, in bytes.
+        codec: how the pack holds it: ``raw``, ``zstd``, ...
+    """
+
+    pack: str
+    offset: int
+    stored: int
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlaces(Report):
+    """One chunk of a tensor, and where it lies.
+
+    Attributes:
+        digest: its name, hex.
+        rows: first and past-the-end row of dimension 0 that it holds (a part of).
+        start: where in the tensor's bytes it begins.
+        nbytes: its length.
+        places: its copies among the packs that the checkpoint needs; none where it is lost.
+    """
+
+    digest: str
+    rows: tuple[int, int]
+    start: int
+    nbytes: int
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats(Report):
+    """What the values of a tensor or array come to.
+
+    Everything but the counts is about the finite values, and None where there is none.  Of complex
+    ones there is no least and no greatest; ``nan``, ``inf`` and ``zeros`` count items.
+
+    Attributes:
+        items: how many there are.
+        nan: how many are NaN.
+        inf: how many are infinite.
+        zeros: how many are zero.
+        min: the least: exact, an int where the items are.
+        max: the greatest.
+        mean: their mean.
+        mean_imag: the mean of the imaginary halves of complex ones, else None.
+        std: their standard deviation, as of a population (divided by how many they are).
+        norm: the root of the sum of their squared magnitudes.
+        max_abs: the greatest magnitude.
+    """
+
+    items: int
+    nan: int
+    inf: int
+    zeros: int
+    min: float | None
+    max: float | None
+    mean: float | None
+    mean_imag: float | None
+    std: float | None
+    norm: float | None
+    max_abs: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueReport(TreeEntry):
+    """One tensor, array or other value, looked at closely: see :meth:`castore.Store.describe`.
+
+    Attributes:
+        checkpoint: the checkpoint it is in, hex.
+        tied_to: key paths of what it is tied to.
+        where: its chunks, in order, and where each lies.
+        stats: what its values come to; None where that was not asked for or it holds no numbers.
+        bytes_read: bytes of chunks that were read and hashed for it.
+        healed: damage that was met on the way, and that another copy made good.
+    """
+
+    checkpoint: str = ""
+    tied_to: tuple[str, ...] = ()
+    where: tuple[ChunkPlaces, ...] = ()
+    stats: TensorStats | None = None
+    bytes_read: int = 0
+    healed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference(Report):
+    """How the values of a tensor differ from what they were, its dtype and shape being the same.
+
+    An item counts as changed where its bits differ.  ``l2``, ``base_l2``, ``relative`` and
+    ``max_abs`` are about the items that are finite before and after.
+
+    Attributes:
+        items: items of the tensor.
+        compared: how many of them lie in chunks that differ; only these were read (but see
+            ``whole_norm``).
+        changed: how many differ.
+        share: ``changed / items``.
+        l2: Euclidean norm of the change.
+        base_l2: Euclidean norm of what was there before, over ``compared`` or, with
+            ``whole_norm``, the whole tensor.
+        relative: ``l2 / base_l2``; None where that is 0.
+        max_abs: the greatest magnitude of a change; None where nothing is finite on both sides.
+        nan_before, nan_after: NaNs among what was compared.
+        inf_before, inf_after: infinities among it.
+        whole_norm: True where ``base_l2`` is that of the whole tensor.
+    """
+
+    items: int
+    compared: int
+    changed: int
+    share: float
+    l2: float | None
+    base_l2: float | None
+    relative: float | None
+    max_abs: float | None
+    nan_before: int
+    nan_after: int
+    inf_before: int
+    inf_after: int
+    whole_norm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiffEntry(Report):
+    """One value that two states do not share.
+
+    Attributes:
+        status: git's letters: ``A`` added, ``D`` removed, ``M`` changed, ``T`` of another type.
+        path: key path (in the second state; of what was removed, in the first).
+        changes: what differs: ``values`` of a tensor or array, ``value`` of anything else,
+            ``dtype``, ``shape``, ``kind``, ``flags`` (a Parameter's, ``requires_grad``), ``tie``,
+            ``order`` of a mapping's keys, ``factory`` of a defaultdict.
+        kind: ``tensor``, ``ndarray``, ``int``, ``str``, ``dict``, ...; None if removed.
+        old_kind: the same in the first state; None if added.  So with all that begin ``old_``.
+        text: the value itself, where it is short.
+        dtype: of a tensor or array.
+        shape: of a tensor or array.
+        nbytes: length of its content, where known without reading it.
+        chunks: how many chunks it has.
+        shared_chunks: how many of these the first state has too: of a tensor of equal dtype and
+            shape at the same place, else anywhere in it.
+        differing_bytes: bytes of the second state's chunks that are not shared.
+        values: how a tensor's values differ; None where its dtype or shape does, or nothing was
+            read.
+    """
+
+    status: str
+    path: str
+    changes: tuple[str, ...] = ()
+    kind: str | None = None
+    old_kind: str | None = None
+    text: str | None = None
+    old_text: str | None = None
+    dtype: str | None = None
+    old_dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    old_shape: tuple[int, ...] | None = None
+    nbytes: int | None = None
+    old_nbytes: int | None = None
+    chunks: int = 0
+    old_chunks: int = 0
+    shared_chunks: int = 0
+    differing_bytes: int = 0
+    values: TensorDifference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport(Report):
+    """How one state differs from another.
+
+    Attributes:
+        a, b: the checkpoints, hex: what is added is in ``b``.
+        a_path, b_path: key paths of what was compared in them; empty for the whole states.
+        entries: what differs, in the order of ``b``; what was removed comes last in its container.
+        added, removed, changed, retyped: how many entries have each status.
+        objects_read: objects of both checkpoints that were fetched.
+        chunks_read: chunks that were read and hashed.
+        bytes_read: their bytes.
+        healed: damage that was met on the way, and that another copy made good.
+    """
+
+    a: str
+    b: str
+    a_path: str
+    b_path: str
+    entries: tuple[DiffEntry, ...]
+    added: int
+    removed: int
+    changed: int
+    retyped: int
+    objects_read: int
+    chunks_read: int
+    bytes_read: int
+    healed: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """True where nothing differs."""
+        return not self.entries
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCopy(Place):
+    """A copy of a chunk or object in a pack, read and hashed.
+
+    Attributes:
+        length: bytes it decodes to.
+        whole: True where the copy was read, and is what its digest says.
+        found: what was found where it is not.
+        known_damage: True where the log has it as damaged.
+    """
+
+    length: int = 0
+    whole: bool = False
+    found: str | None = None
+    known_damage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSpan(Report):
+    """Checkpoints that follow one another on a branch.
+
+    Attributes:
+        branch: whose list they are on; None for one that is on no branch's.
+        first, last: the oldest and the newest, hex.
+        first_step, last_step: their steps.
+        count: how many there are.
+    """
+
+    branch: str | None
+    first: str
+    last: str
+    first_step: int | None
+    last_step: int | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlace(Report):
+    """A place in a state that holds a chunk or object, and the checkpoints that have it there.
+
+    Attributes:
+        path: key path: of the tensor or value of a chunk, of the container of a tree.
+        kind: ``tensor``, ``ndarray``, ``str``, ``dict``, ...
+        dtype: of a tensor or array.
+        shape: of a tensor or array.
+        chunk: number of the chunk in its content, from 0; None of what is no chunk.
+        rows: first and past-the-end row that the chunk holds (a part of); None of texts.
+        checkpoints: where.
+    """
+
+    path: str
+    kind: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    chunk: int | None
+    rows: tuple[int, int] | None
+    checkpoints: tuple[CheckpointSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDigest(Report):
+    """What a digest names, and who has it: see :meth:`castore.Store.find_chunk`.
+
+    Attributes:
+        digest: in full, hex.
+        kind: ``chunk``, ``tree``, ``chunks`` (a list of chunks), ``checkpoint``, ``table`` (a copy
+            of a pack's), or ``intent`` (of a save).
+        copies: where it lies, among the packs that live checkpoints need.
+        places: the key paths that hold it.
+        checkpoints: all live checkpoints that reach it.
+        unread: damage that kept part of the store from being searched, in words.
+    """
+
+    digest: str
+    kind: str
+    copies: tuple[FoundCopy, ...]
+    places: tuple[FoundPlace, ...]
+    checkpoints: tuple[CheckpointSpan, ...]
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRow(Report):
+    """What a group of a state's values takes.
+
+    Attributes:
+        name: the group: a key path, a role or a dtype.
+        count: values in it.
+        items: items of the tensors and arrays among them, each tied one counted.
+        logical_bytes: bytes of their contents, what is tied counted once, where it first stands.
+        unique_bytes: bytes of their different chunks, and of contents inside the tree.
+        stored_bytes: what these chunks take in the packs, one copy of each.
+        shared_bytes: bytes of these chunks that the parent checkpoint has too; None where that is
+            gone.
+        dtype: of all of them, where it is one.
+        shape: of the tensor, where the group is one.
+        role: ``weights``, ``optimizer``, ``rng`` or ``other``, where it is one.
+        tied: True for a tensor whose bytes are counted at another it is tied to.
+    """
+
+    name: str
+    count: int
+    items: int
+    logical_bytes: int
+    unique_bytes: int
+    stored_bytes: int
+    shared_bytes: int | None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    role: str | None = None
+    tied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStats(Report):
+    """What a checkpoint's values take, by tensor, role or dtype.
+
+    Attributes:
+        checkpoint: its digest, hex.
+        parent: its parent, hex, or None.
+        path: key path of the part that was looked at; empty for the whole state.
+        by: ``tensor``, ``role`` or ``dtype``.
+        rows: the groups.  A chunk that several have is counted in each.
+        total: all of them together, each chunk once.
+        metadata_bytes: sizes of the meta packs it needs.
+        missing_chunks: chunks that no readable table of its packs has; they count as not stored.
+    """
+
+    checkpoint: str
+    parent: str | None
+    path: str
+    by: str
+    rows: tuple[StatsRow, ...]
+    total: StatsRow
+    metadata_bytes: int
+    missing_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBranchStats(Report):
+    """What the checkpoints on a branch take.
+
+    Attributes:
+        branch: its name; None for live checkpoints that are on no branch's list.
+        checkpoints: live ones on its list.
+        logical_bytes: bytes of their states.
+        unique_bytes: bytes of their different chunks.
+        pack_bytes: sizes of the packs they need.
+        own_bytes: sizes of those among them that no other branch needs.
+    """
+
+    branch: str | None
+    checkpoints: int
+    logical_bytes: int
+    unique_bytes: int
+    pack_bytes: int
+    own_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats(Report):
+    """What the whole store takes, branch by branch.
+
+    Attributes:
+        branches: each of them.
+        checkpoints: live ones.
+        logical_bytes: bytes of all their states.
+        unique_bytes: bytes of all their different chunks.
+        stored_bytes: what these take in the packs, every copy counted.
+        pack_bytes: sizes of all packs they need, metadata and its twins included.
+        metadata_bytes: sizes of the meta packs among them.
+        dead_bytes: bytes of chunks in these packs that no live checkpoint reaches.
+        debris_bytes: sizes of packs that no live checkpoint needs: ``castore gc`` looks at them.
+        ratio: ``logical_bytes / pack_bytes``; None of an empty store.
+        missing_chunks: chunks that no readable table has.
+    """
+
+    branches: tuple[StoreBranchStats, ...]
+    checkpoints: int
+    logical_bytes: int
+    unique_bytes: int
+    stored_bytes: int
+    pack_bytes: int
+    metadata_bytes: int
+    dead_bytes: int
+    debris_bytes: int
+    ratio: float | None
+    missing_chunks: int

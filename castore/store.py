@@ -12,11 +12,11 @@ import os
 import threading
 import warnings as python_warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 from castore.errors import (
     BadRevision,
@@ -44,13 +44,18 @@ from castore.pipeline.save import save as save_state
 from castore.reports import (
     AppliedChange,
     Checkpoint,
+    CheckpointStats,
+    DiffReport,
     DropReport,
+    FoundDigest,
     FsckReport,
     GcReport,
     LoadReport,
     PinInfo,
     StoreInfo,
+    StoreStats,
     TreeEntry,
+    ValueReport,
     WindowReport,
 )
 from castore.storage.local import LocalStorage
@@ -381,7 +386,11 @@ class Store:
 
     def _loaded(self, report: LoadReport) -> None:
         self.last_report = report
-        for text in report.healed:
+        self._warn_of(report.healed)
+
+    def _warn_of(self, healed: Iterable[str]) -> None:
+        """Warn of damage that another copy made good."""
+        for text in healed:
             _warn(
                 f"damage was met, and another copy served: {text}; run `castore -s {self.path} "
                 "fsck`"
@@ -467,6 +476,131 @@ class Store:
         return store_info(
             self._storage, self._parts.config, self._parts.log.fold(), self._index.where
         )
+
+    # -- looking into contents --------------------------------------------------------------------
+
+    def diff(
+        self,
+        a: str = "main~1",
+        b: str | None = None,
+        *,
+        paths: str | Sequence[str] = (),
+        values: bool = True,
+        whole_norm: bool = False,
+        first: bool = False,
+        progress: Progress | None = None,
+    ) -> DiffReport:
+        """How the state of ``b`` differs from that of ``a``.
+
+        Subtrees and chunks that both share are not read.  Every chunk that is read is hashed first.
+
+        Args:
+            a: a revision, ``REV:PATH`` for a part of its state, or ``REV..REV`` for both.
+            b: another; if None the head of the branch that ``a`` begins with (of main, where that
+                is a tag or digest).
+            paths: only what lies at or below these key paths; globs, where ``*`` stays within one
+                key and ``**`` crosses.
+            values: False reads no chunk: what differs is told, and not by how much.
+            whole_norm: read the shared chunks of changed tensors too, so that ``relative`` is to
+                the norm of the whole tensor and not of the chunks that differ.
+            first: stop at the first difference: whether there is one, and no more.
+            progress: called with numbers of bytes as they are compared.
+
+        Raises:
+            BadRevision: no such revision or key path.
+            CorruptionError: what has to be read is damaged.
+        """
+        from castore.inspection.diff import DiffOptions, diff, ends_of
+
+        self._open_or_raise()
+        fold = self._parts.log.fold()
+        ends = ends_of(a, b, fold)
+        lives = [self._resolve(end, fold) for end in ends]
+        options = DiffOptions(
+            a_path=ends[0].path or "",
+            b_path=ends[1].path or "",
+            paths=(paths,) if isinstance(paths, str) else tuple(paths),
+            values=values,
+            whole_norm=whole_norm,
+            first=first,
+            progress=progress,
+        )
+        report = diff(self._parts, fold, lives[0], lives[1], options)
+        self._warn_of(report.healed)
+        return report
+
+    def describe(
+        self, rev: str, *, stats: bool = True, progress: Progress | None = None
+    ) -> ValueReport:
+        """One value (``REV:PATH``) closely: its chunks, where they lie, what its numbers come to.
+
+        Args:
+            rev: a revision and a key path; of a state that is a single tensor, the revision alone.
+            stats: False reads no chunk.
+            progress: called with numbers of bytes as they are read.
+
+        Raises:
+            BadRevision: no such revision or key path, or a container is there.
+            CorruptionError: what has to be read is damaged.
+        """
+        from castore.inspection.tensor import describe
+
+        self._open_or_raise()
+        revision = parse_revision(rev)
+        fold = self._parts.log.fold()
+        live = self._resolve(revision, fold)
+        report = describe(self._parts, fold, live, revision.path or "", stats, progress)
+        self._warn_of(report.healed)
+        return report
+
+    def find_chunk(self, *digests: str) -> list[FoundDigest]:
+        """What each digest (or prefix of six digits or more) names, and who has it.
+
+        Of a chunk: packs, tensors, rows, checkpoints.  Of a tree, chunk list or checkpoint: what it
+        is, and the checkpoints that reach it.  Looks at all live checkpoints; needs no index.
+
+        Raises:
+            BadRevision: a digest is none, or nothing here has it.
+            AmbiguousRevision: a prefix fits several.
+        """
+        from castore.inspection.find import find_chunks
+
+        self._open_or_raise()
+        return find_chunks(self._parts, self._parts.log.fold(), digests)
+
+    @overload
+    def stats(self, rev: None = None, *, by: None = None) -> StoreStats: ...
+
+    @overload
+    def stats(self, rev: str | None = None, *, by: str) -> CheckpointStats: ...
+
+    @overload
+    def stats(self, rev: str, *, by: str | None = None) -> CheckpointStats: ...
+
+    def stats(
+        self, rev: str | None = None, *, by: str | None = None
+    ) -> StoreStats | CheckpointStats:
+        """What the store takes branch by branch, or a checkpoint by tensor, role or dtype.
+
+        Reads metadata only.
+
+        Args:
+            rev: a revision (``REV:PATH`` for a part of its state); None for the whole store, or
+                main where ``by`` is given.
+            by: ``"tensor"``, ``"role"`` (the default) or ``"dtype"``.
+
+        Raises:
+            CorruptionError: metadata is damaged.
+        """
+        from castore.inspection.stats import checkpoint_stats, store_stats
+
+        self._open_or_raise()
+        if rev is None and by is None:
+            return store_stats(self._parts)
+        revision = parse_revision("main" if rev is None else rev)
+        fold = self._parts.log.fold()
+        live = self._resolve(revision, fold)
+        return checkpoint_stats(self._parts, fold, live, revision.path or "", by or "role")
 
     # -- refs -------------------------------------------------------------------------------------
 

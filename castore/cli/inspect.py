@@ -21,7 +21,7 @@ from castore.cli.common import (
     store_option,
 )
 from castore.errors import AmbiguousRevision, UsageError
-from castore.reports import Report, TreeEntry
+from castore.reports import Report
 
 __all__ = ["info", "log", "rev_parse", "show"]
 
@@ -101,7 +101,7 @@ def log(rev: str, oneline: bool, limit: int | None, as_json: bool) -> None:
 @click.command(
     "show",
     cls=Verb,
-    short_help="A checkpoint and its tree, or one value.",
+    short_help="A checkpoint and its tree, or one value closely.",
     epilog=_DAMAGE_EXITS,
     help=f"""\
 Show a checkpoint and the tree of its state, or what lies at one key path.
@@ -109,10 +109,13 @@ Show a checkpoint and the tree of its state, or what lies at one key path.
 {_REVISIONS}
 After a colon comes a key path: dict keys and list numbers joined by '/'
 ('~1' is a '/' in a key, '~0' a '~'). At a container its subtree is listed;
-of a tensor or array come dtype, shape, bytes, chunks and what it is tied to;
-of any other value the value itself.
+of a tensor or array come dtype, shape, bytes, what it is tied to, what its
+values come to (least, greatest, mean, standard deviation, norm, NaNs, ...),
+and its chunks with the packs they lie in; of any other value the value
+itself.
 
-Reads the checkpoint's metadata, a thousandth of its bytes, and no tensor.
+Reads the checkpoint's metadata, a thousandth of its bytes, and no tensor but
+the one that is named: its chunks are read and hashed, unless --no-stats.
 With --json: the checkpoint, then one line a value; for REV:PATH the values
 alone.
 
@@ -120,13 +123,16 @@ alone.
   castore show main~3
   castore show main:optimizer/param_groups/0
   castore show main:model/layers.0.weight
+  castore show --no-stats main:model/layers.0.weight
   castore show 3f9a1c07:step          just the number""",
 )
 @click.argument("rev", default="main", metavar="[REV[:PATH]]")
+@click.option("--no-stats", is_flag=True, help="Of a tensor, do not read its chunks.")
 @json_option
 @store_option
-def show(rev: str, as_json: bool) -> None:
+def show(rev: str, no_stats: bool, as_json: bool) -> None:
     """Run ``castore show``."""
+    from castore.cli.contents import describe, print_value
     from castore.cli.render import checkpoint_block, print_table, tree_rows
 
     base, colon, path = rev.partition(":")
@@ -134,56 +140,28 @@ def show(rev: str, as_json: bool) -> None:
         checkpoint = store.resolve(base)
         # By digest: a save that comes between must not give one's header and another's tree.
         entries = store.tree(f"{checkpoint.digest}{colon}{path}")
-        ties = [
-            e.path
-            for e in (store.tree(checkpoint.digest) if _is_tied(entries, colon) else ())
-            if e.tie == entries[0].tie
-        ]
+        value = None
+        if colon and len(entries) == 1 and (entries[0].chunks or entries[0].shape is not None):
+            value = describe(store, f"{checkpoint.digest}:{path}", stats=not no_stats)
         refs = refs_of(store)
     if as_json:
         if not colon:
             branches, tags = refs.get(checkpoint.digest, ((), ()))
             output.emit("checkpoint", checkpoint.to_dict(), branches=branches, tags=tags)
-        for entry in entries:
+        for entry in entries if value is None else [value]:
             output.emit("value", entry.to_dict())
         return
-    if colon and len(entries) == 1 and entries[0].entries is None:
-        _show_value(entries[0], ties)
+    if value is not None:
+        print_value(value)
+        return
+    if colon and len(entries) == 1 and entries[0].text is not None:
+        output.say(output.clean(entries[0].text))
         return
     if not colon:
         for line in checkpoint_block(checkpoint, refs, details=True):
             output.say(line)
         output.say()
     print_table(("path", "type", "value", "size", "chunks"), tree_rows(entries), right=[3])
-
-
-def _is_tied(entries: list[TreeEntry], colon: str) -> bool:
-    return bool(colon) and len(entries) == 1 and entries[0].tie is not None
-
-
-def _show_value(entry: TreeEntry, ties: list[str]) -> None:
-    """One value: itself where it is short, else what is known of it without reading it."""
-    from castore.cli.render import print_fields, shape_text, size
-
-    if entry.text is not None and not entry.chunks and entry.dtype is None:
-        output.say(output.clean(entry.text))
-        return
-    fields = [("Path", output.clean(entry.path)), ("Kind", entry.kind)]
-    if entry.dtype is not None:
-        fields.append(("Dtype", entry.dtype))
-    if entry.shape is not None:
-        fields.append(("Shape", shape_text(entry.shape)))
-    if entry.nbytes is not None:
-        exact = f"{entry.nbytes:,} ({size(entry.nbytes)})" if entry.nbytes >= 1024 else ""
-        fields.append(("Bytes", exact or str(entry.nbytes)))
-    others = [p for p in ties if p != entry.path]
-    if others:
-        fields.append(("Tied to", ", ".join(output.clean(p) or "(root)" for p in others)))
-    where = f"{len(entry.chunks):,}" if entry.chunks else "none: it lies inside its tree"
-    fields.append(("Chunks", where))
-    print_fields(fields)
-    for digest in entry.chunks:
-        output.say(f"    {digest}")
 
 
 # -- rev-parse ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from castore import __version__
-from castore.cli import inspect, keep, output, refs, upkeep
+from castore.cli import contents, inspect, keep, output, refs, upkeep
 from castore.cli.common import Verb
 from castore.errors import CastoreError
 
@@ -52,6 +52,7 @@ failed; 70 a bug in castore; 130 interrupted."""
 
 _SECTIONS = (
     ("Look", (inspect.log, inspect.show, inspect.rev_parse, inspect.info)),
+    ("Look inside", (contents.diff, contents.find_chunk, contents.stats)),
     ("Name", (refs.branch, refs.tag)),
     ("Keep", (keep.window, keep.drop, keep.pin, keep.unpin)),
     ("Upkeep", (upkeep.init, upkeep.fsck, upkeep.gc)),

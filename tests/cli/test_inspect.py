@@ -142,20 +142,29 @@ def test_show_a_subtree(runs: Path) -> None:
 def test_show_a_tensor(runs: Path) -> None:
     with castore.open(runs, readonly=True) as store:
         [weight] = store.tree("main:model/weight")
-    assert text("-s", runs, "show", "main:model/weight") == (
+    shown = text("-s", runs, "show", "main:model/weight")
+    assert shown.startswith(
         "Path:    model/weight\n"
         "Kind:    tensor\n"
         "Dtype:   float32\n"
         "Shape:   300 x 4\n"
         "Bytes:   4,800 (4.7 KiB)\n"
         "Tied to: model/tied\n"
-        "Chunks:  2\n"
-        f"    {weight.chunks[0]}\n    {weight.chunks[1]}\n"
+        "Items:   1,200\n"
+        "Min:     30\n"
+        "Max:     1229\n"
+        "Mean:    629.5\n"
     )
-    assert record("-s", runs, "show", "main:model/weight") == {"type": "value", **weight.to_dict()}
+    chunks = shown.partition("Chunks:  2\n")[2].splitlines()
+    assert [line.split()[0] for line in chunks] == list(weight.chunks)
+    assert re.search(r"rows 0\.\.\d+, .* packs/\S+\.data\.pack at \d+ raw$", chunks[0])
+    told = record("-s", runs, "show", "main:model/weight")
+    assert (told["dtype"], told["shape"]) == ("float32", [300, 4])
+    bare = text("-s", runs, "show", "--no-stats", "main:model/weight")
+    assert "Mean" not in bare
     small = text("-s", runs, "show", "main:model/bias")
-    assert "Bytes:  12\n" in small
-    assert "Chunks: none: it lies inside its tree\n" in small
+    assert "Bytes:   12\n" in small
+    assert "Chunks:  none: it lies inside its tree\n" in small
     assert "Tied" not in small
 
 

@@ -11,7 +11,9 @@ from tests.cli.driver import on_terminal, text, unstyled
 
 
 @pytest.mark.parametrize(
-    "words", [["log"], ["log", "--oneline"], ["info"], ["show", "main:model/weight"]], ids=" ".join
+    "words",
+    [["log"], ["log", "--oneline"], ["info"], ["branch", "-v"]],
+    ids=" ".join,
 )
 def test_the_same_words_in_colour(runs: Path, words: list[str]) -> None:
     shown = on_terminal("-s", runs, *words)

@@ -1,0 +1,1 @@
+"""Tests of looking into contents: differences, tensors, chunks, what they take."""
