@@ -29,6 +29,7 @@ LEVELS = [
     {"storage", "model"},
     {"log", "packs", "state"},
     {"pipeline", "upkeep", "formats"},
+    {"inspection"},
     {"store"},
     {"opening"},
     {"cli", "integrations"},

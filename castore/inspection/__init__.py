@@ -1,0 +1,1 @@
+"""Looking at what a store holds without loading states: objects, values, what they are made of."""
