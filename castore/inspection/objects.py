@@ -36,7 +36,7 @@ from castore.model.packinfo import PackInfo
 from castore.packs.codecs import Codec
 from castore.packs.findings import pack_finding
 from castore.packs.format import Record, Table
-from castore.packs.reader import Damage, Location, PackSet, RecordDamaged, read_record
+from castore.packs.reader import Damage, PackSet, RecordDamaged, read_record
 from castore.pipeline.inspect import entries_below, value_at, whole_value
 from castore.pipeline.load import corrupted
 from castore.pipeline.parts import Parts

@@ -89,7 +89,10 @@ def _mover(changes: tuple[Change, ...], name: str, digest: Digest | None) -> Cha
     """The change of an entry that took the branch there."""
     for change in changes:
         match change:
-            case Add(branch=branch, checkpoint=checkpoint) if (branch, checkpoint) == (name, digest):
+            case Add(branch=branch, checkpoint=checkpoint) if (branch, checkpoint) == (
+                name,
+                digest,
+            ):
                 return change
             case SetBranch(branch, checkpoint) if (branch, checkpoint) == (name, digest):
                 return change

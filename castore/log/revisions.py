@@ -195,9 +195,7 @@ def _by_prefix(revision: Revision, fold: Fold, log: Log) -> Live:
     if base in fold.branches:
         raise BadRevision(_removed(base, fold.branches[base], log))
     names = [*fold.heads(), *sorted(fold.tags)]
-    raise BadRevision(
-        f"there is no branch, tag or checkpoint {base!r}; {close_names(base, names)}"
-    )
+    raise BadRevision(f"there is no branch, tag or checkpoint {base!r}; {close_names(base, names)}")
 
 
 def _removed(name: str, branch: Branch, log: Log) -> str:
