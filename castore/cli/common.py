@@ -69,8 +69,6 @@ step); then ~N (N checkpoints back)."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_EXAMPLES = re.compile(r"\n\n((?: .*\n?|\n)*)\Z")
-
 
 class Verb(click.Command):
     """A command whose help text is printed as it is written, with the exit codes below it.
@@ -91,19 +89,27 @@ class Verb(click.Command):
         """Give options that stand alone their value, as git does."""
         bare = {"--color": "always", **self.bare}
         end = args.index("--") if "--" in args else len(args)
-        args = [f"{a}={bare[a]}" if a in bare and i < end else a for i, a in enumerate(args)]
+        joints = {name: "=" if name.startswith("--") else "" for name in bare}
+        args = [a + joints[a] + bare[a] if a in bare and i < end else a for i, a in enumerate(args)]
         return super().parse_args(ctx, args)
+
+    def _parts(self) -> tuple[list[str], list[str]]:
+        """The lines of the help text, and those of its examples."""
+        lines = (self.help or "").strip().splitlines()
+        at = len(lines)
+        while at and (not lines[at - 1] or lines[at - 1].startswith(" ")):
+            at -= 1
+        return lines[:at], lines[at:]
 
     @property
     def description(self) -> str:
         """The help text without its examples."""
-        return _EXAMPLES.sub("", self.help or "").strip()
+        return "\n".join(self._parts()[0])
 
     @property
     def examples(self) -> list[str]:
         """The examples, a line each as it is shown."""
-        found = _EXAMPLES.search(self.help or "")
-        return [line[2:] for line in found[1].splitlines() if line] if found else []
+        return [line[2:] for line in self._parts()[1] if line]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help text without filling its lines anew."""

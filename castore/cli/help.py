@@ -21,6 +21,7 @@ from castore.reports import Report
 __all__ = ["HelpOption", "HelpPage", "completion", "help_", "page_of"]
 
 WIDTH = 79
+_IN = "  "
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -105,7 +106,9 @@ def page_of(command: click.Command, ctx: click.Context) -> HelpPage:
         if isinstance(param, click.Argument):
             arguments.append(param.make_metavar(ctx))
         elif record is not None:
-            options.append(HelpOption(_joined(record[0]), record[1]))
+            # click tells of a number's bounds in brackets.
+            text = re.sub(r"\s+\[[^\]]*[<>][^\]]*\]$", "", record[1])
+            options.append(HelpOption(_joined(record[0]), text))
     short = [f"[{_brief(o)}]" for o in options if not o.names.startswith("--help")]
     synopsis = (f"castore {command.name}", *short, *arguments)
     exits = re.sub(r"\s+", " ", command.epilog or EXITS).removeprefix("Exit: ").rstrip(".")
@@ -142,36 +145,38 @@ def _text(page: HelpPage) -> Iterator[str]:
         return output.paint(text, "cyan", bold=True)
 
     yield heading("NAME")
-    yield f"    castore {page.name} - {page.title}"
+    name = f"castore {page.name}" if page.synopsis else page.name
+    yield f"{_IN}{name} - {page.title}"
     if page.synopsis:
         yield ""
         yield heading("SYNOPSIS")
         yield from _filled(page.synopsis)
     yield ""
     yield heading("DESCRIPTION")
-    yield from (f"    {line}".rstrip() for line in page.description.splitlines())
+    yield from (f"{_IN}{line}".rstrip() for line in page.description.splitlines())
     if page.options:
         yield ""
         yield heading("OPTIONS")
         for option in page.options:
-            yield f"    {output.paint(option.names, 'green')}"
+            yield f"{_IN}{output.paint(option.names, 'green')}"
+            indent = _IN * 3
             yield from textwrap.wrap(
-                option.text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8
+                option.text, WIDTH, initial_indent=indent, subsequent_indent=indent
             )
     if page.examples:
         yield ""
         yield heading("EXAMPLES")
-        yield from (f"    {line}" for line in page.examples)
+        yield from (f"{_IN}{line}" for line in page.examples)
     if page.exit_status:
         yield ""
         yield heading("EXIT STATUS")
-        yield from (f"    {code:<4} {what}" for code, what in page.exit_status)
+        yield from (f"{_IN}{code:<4} {what}" for code, what in page.exit_status)
 
 
 def _filled(words: tuple[str, ...]) -> Iterator[str]:
     """Words on lines of bounded length, none broken; all but the first line set in under it."""
     first, *rest = words
-    line = f"    {first}"
+    line = _IN + first
     indent = " " * (len(line) + 1)
     for word in rest:
         if len(line) + 1 + len(word) > WIDTH:

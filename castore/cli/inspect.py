@@ -35,7 +35,7 @@ from castore.reports import Checkpoint, Report, TreeEntry
 if TYPE_CHECKING:
     from castore.store import Store
 
-__all__ = ["info", "log", "rev_parse", "show"]
+__all__ = ["Resolved", "info", "log", "rev_parse", "show"]
 
 
 # -- log ----------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def _show_value(entry: TreeEntry, ties: list[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Resolved(Report):
+class Resolved(Report):
     """What a revision names."""
 
     rev: str
@@ -310,7 +310,7 @@ def rev_parse(
             output.say(resolved.digest)
 
 
-def _resolve(revs: tuple[str, ...], digits: int | None) -> list[_Resolved]:
+def _resolve(revs: tuple[str, ...], digits: int | None) -> list[Resolved]:
     def digest_of(store: Store, rev: str) -> str:
         if ":" in rev:
             return store.tree(rev, depth=0)[0].digest
@@ -321,7 +321,7 @@ def _resolve(revs: tuple[str, ...], digits: int | None) -> list[_Resolved]:
         digests = [digest_of(store, rev) for rev in revs]
         if digits is not None:
             digests = short_digests(store, digests, digits)
-    return [_Resolved(rev, digest) for rev, digest in zip(revs, digests, strict=True)]
+    return [Resolved(rev, digest) for rev, digest in zip(revs, digests, strict=True)]
 
 
 # -- info ---------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ _AGES = (
 
 #: More plain numbers in one list than this are told in one row ...
 NUMBERS_LISTED = 16
-#: ... that shows the first of them.
-NUMBERS_SHOWN = 4
+#: ... that shows the first of them, in about so many characters.
+NUMBERS_SHOWN = 16
 
 #: Digest -> (branches, tags) that stand on it.
 Refs = Mapping[str, tuple[Sequence[str], Sequence[str]]]
@@ -252,13 +252,21 @@ def tree_rows(entries: Sequence[TreeEntry], *, whole: bool = False) -> Iterator[
         if not (whole and i == 1):
             numbers = entries[i : i + entry.entries]
             if _are_numbers(entry, numbers):
-                first = ", ".join(n.text or "" for n in numbers[:NUMBERS_SHOWN])
-                value += f": {first}, ..."
+                value += f": {_first(numbers)}, ..."
                 i += entry.entries
             elif entry.path.rpartition("/")[2] == METADATA:
                 while i < len(entries) and entries[i].path.startswith(f"{entry.path}/"):
                     i += 1
         yield (path, entry.kind, value)
+
+
+def _first(numbers: Sequence[TreeEntry]) -> str:
+    shown = ""
+    for number in numbers:
+        if len(shown) >= NUMBERS_SHOWN:
+            break
+        shown += f", {number.text}" if shown else number.text or ""
+    return shown
 
 
 def _are_numbers(entry: TreeEntry, below: Sequence[TreeEntry]) -> bool:

@@ -137,7 +137,8 @@ def _listed(store: Store, rev: str, paths: tuple[str, ...], recurse: bool) -> It
         entry, *rest = store.tree(f"{checkpoint}:{at}", depth=depth)
         if inside and entry.entries is None:
             raise BadRevision(
-                f"{at or rev} is no container but a {entry.kind}; `castore show {rev}` shows it"
+                f"{at or rev} is no container: its kind is {entry.kind}; `castore show "
+                f"{base}:{at}` shows it"
             )
         yield from rest if inside else [entry, *rest]
 
