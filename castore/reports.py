@@ -29,12 +29,15 @@ __all__ = [
     "LoadReport",
     "PinInfo",
     "Place",
+    "RefInfo",
+    "ReflogEntry",
     "Report",
     "SaveReport",
     "StatsRow",
     "StoreBranchStats",
     "StoreInfo",
     "StoreStats",
+    "StoredObject",
     "TensorDifference",
     "TensorStats",
     "TreeEntry",
@@ -385,6 +388,7 @@ class TreeEntry(Report):
         chunks: digests of its chunks, hex; empty where it lies inside its entry.
         tie: number shared by tied tensors, or None.
         entries: number of entries of a container, or None.
+        digest: what the value is called: the root that a state of just this value has, hex.
     """
 
     path: str
@@ -396,6 +400,119 @@ class TreeEntry(Report):
     chunks: tuple[str, ...] = ()
     tie: int | None = None
     entries: int | None = None
+    digest: str = ""
+
+    @property
+    def object(self) -> str:
+        """``tree``, ``tensor`` (arrays too) or ``value``."""
+        if self.entries is not None:
+            return "tree"
+        return "tensor" if self.shape is not None and self.kind in _TENSORS else "value"
+
+
+_TENSORS = ("tensor", "ndarray")
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Report):
+    """Where a copy of a chunk or object lies.
+
+    Attributes:
+        pack: the pack, as the log names it: ``<save id>/<file name>``.
+        offset: where in the file, in bytes.
+        stored: length there, in bytes.
+        codec: how the pack holds it: ``raw``, ``zstd``, ...
+    """
+
+    pack: str
+    offset: int
+    stored: int
+    codec: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject(Report):
+    """What a revision or digest names, as ``cat-file`` tells it.
+
+    Attributes:
+        name: as it was asked for.
+        object: ``checkpoint``, ``tree``, ``tensor``, ``value``, ``chunks``, ``chunk``, ``table``
+            or ``intent``.
+        digest: its name, hex.
+        size: bytes of its contents (a tensor, chunk, text, ...), else of its encoding.
+        fields: a checkpoint's record, or None.
+        entry: a tree, tensor or value itself, or None.
+        entries: what a tree holds, one level.
+        chunks: digests of the chunks that a tensor, value or chunk list names, hex.
+        places: where its copies lie; empty where it lies inside its tree.
+    """
+
+    name: str
+    object: str
+    digest: str
+    size: int
+    fields: Mapping[str, Any] | None = None
+    entry: TreeEntry | None = None
+    entries: tuple[TreeEntry, ...] = ()
+    chunks: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RefInfo(Report):
+    """A branch or tag, and the checkpoint it stands on.
+
+    Attributes:
+        name: the branch's or tag's.
+        kind: ``branch`` or ``tag``.
+        digest: the checkpoint, hex.
+        step: its step.
+        time: when it was saved, nanoseconds since the epoch.
+        message: its message.
+    """
+
+    name: str
+    kind: str
+    digest: str
+    step: int | None
+    time: int
+    message: str | None
+
+    @property
+    def ref(self) -> str:
+        """The name in full, as git has it: ``refs/heads/main``, ``refs/tags/v1``."""
+        return f"refs/{'heads' if self.kind == 'branch' else 'tags'}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReflogEntry(Report):
+    """One move of a branch: ``main@{index}``.
+
+    Attributes:
+        branch: the branch.
+        index: how many moves ago the branch came to stand there: 0 is the newest.
+        digest: where it then stood, hex; None where it was removed.
+        action: ``save``, ``create``, ``move`` or ``remove``; ``unknown`` where the entry is lost.
+        step: the checkpoint's step, where the entry or the log tells it.
+        message: the checkpoint's message, likewise.
+        seq: the log entry that moved it.
+        time: when, nanoseconds since the epoch; None where the entry is lost.
+        writer: who; None where the entry is lost.
+        live: whether the checkpoint is still there.
+        let_go: when and why it was let go, in words, or None.
+    """
+
+    branch: str
+    index: int
+    digest: str | None
+    action: str
+    step: int | None
+    message: str | None
+    seq: int
+    time: int | None
+    writer: str | None
+    live: bool
+    let_go: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,23 +563,6 @@ class StoreInfo(Report):
 
 
 # -- looking into contents ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Place(Report):
-    """Where a copy of a chunk or object lies.
-
-    Attributes:
-        pack: the pack, as the log names it: ``<save id>/<file name>``.
-        offset: where in the file, in bytes.
-        stored: length there, in bytes.
-        codec: how the pack holds it: ``raw``, ``zstd``, ...
-    """
-
-    pack: str
-    offset: int
-    stored: int
-    codec: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import os
 import threading
 import warnings as python_warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
@@ -27,7 +27,7 @@ from castore.errors import (
     UsageError,
 )
 from castore.log.fold import Fold, Live
-from castore.log.history import checkpoint_of, history
+from castore.log.history import checkpoint_of, history, refs_of
 from castore.log.names import check_name
 from castore.log.refs import set_branch, set_pin, set_tag
 from castore.log.revisions import Revision, parse_revision, resolve
@@ -52,6 +52,9 @@ from castore.reports import (
     GcReport,
     LoadReport,
     PinInfo,
+    RefInfo,
+    ReflogEntry,
+    StoredObject,
     StoreInfo,
     StoreStats,
     TreeEntry,
@@ -451,14 +454,54 @@ class Store:
         lives = islice(history(fold, revision, self._resolve(revision, fold)), limit)
         return [checkpoint_of(fold, live) for live in lives]
 
-    def tree(self, rev: str = "main") -> list[TreeEntry]:
-        """Every value of a state (``REV:PATH``: below a key path), without reading tensors."""
+    def tree(self, rev: str = "main", *, depth: int | None = None) -> list[TreeEntry]:
+        """Every value of a state (``REV:PATH``: below a key path), without reading tensors.
+
+        ``depth`` is how many containers to go into: 0 is what lies at the path alone, None is all.
+        """
         from castore.pipeline.inspect import tree
 
         self._open_or_raise()
         revision = parse_revision(rev)
         fold = self._parts.log.fold()
-        return tree(self._parts, fold, self._resolve(revision, fold), revision.path)
+        live = self._resolve(revision, fold)
+        return tree(self._parts, fold, live, revision.path, depth)
+
+    def find_object(self, name: str) -> StoredObject:
+        """What a revision, ``REV:PATH`` or digest (six digits or more) names, without loading it.
+
+        Raises:
+            BadRevision: nothing that a live checkpoint reaches is called so.
+            AmbiguousRevision: a digest prefix fits several.
+            CorruptionError: what it names is damaged.
+        """
+        from castore.inspection.objects import find_object
+
+        self._open_or_raise()
+        return find_object(self._parts, self._parts.log.fold(), name)
+
+    def read_object(self, name: str) -> Iterator[bytes]:
+        """The bytes that a name stands for, piece by piece, each hashed before it is given.
+
+        Of a tensor, array, text or chunk its contents; of all else its canonical encoding.  Errors
+        are those of :meth:`find_object`.
+        """
+        from castore.inspection.objects import read_object
+
+        self._open_or_raise()
+        return read_object(self._parts, self._parts.log.fold(), name)
+
+    def reflog(self, branch: str = "main", *, limit: int | None = None) -> list[ReflogEntry]:
+        """Where a branch stood, newest first: entry N is ``BRANCH@{N}``.  Opens no pack."""
+        from castore.log.reflog import reflog
+
+        self._open_or_raise()
+        return reflog(self._parts.log.fold(), self._parts.log, branch, limit)
+
+    def refs(self) -> list[RefInfo]:
+        """All branches, then all tags, with the checkpoints they stand on.  Opens no pack."""
+        self._open_or_raise()
+        return refs_of(self._parts.log.fold())
 
     def branches(self) -> dict[str, str]:
         """Branch -> hex digest of its head."""

@@ -1,42 +1,41 @@
 """Verbs that look: ``log``, ``show``, ``rev-parse``, ``info``.
 
-They open the store readonly and change nothing.  ``log`` and ``rev-parse`` read the log alone, no
-pack; none of them imports torch or numpy.
+They open the store readonly and change nothing.  ``log`` reads the log alone, no pack; none of them
+imports torch or numpy.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import click
+from click.core import ParameterSource
 
 from castore.cli import output
 from castore.cli.common import (
+    DAMAGE_EXITS,
+    REVISIONS,
     Verb,
+    complete_refs,
+    date_of,
     json_option,
     no_path,
     open_found,
     refs_of,
+    short_digests,
     store_option,
 )
-from castore.errors import AmbiguousRevision, UsageError
-from castore.reports import Report
+from castore.cli.dates import DATES
+from castore.errors import UsageError
+from castore.reports import Checkpoint, Report
 
-__all__ = ["info", "log", "rev_parse", "show"]
+if TYPE_CHECKING:
+    from castore.store import Store
 
-_REVISIONS = """\
-REV is a branch, a tag, or six or more digits of a digest; then, if you like,
-@{N} (where the branch stood N moves ago) or @step=N (its newest of that
-step); then ~N (N checkpoints back)."""
-
-_DAMAGE_EXITS = """\
-Exit: 0 done; 1 what it had to read is damaged; 2 wrong usage, unknown or
-ambiguous revision; 3 the store is unreadable; 70 a bug in castore; 130
-interrupted."""
-
-#: A short digest has no fewer digits: fewer would be no revision.
-_SHORTEST = 6
+__all__ = ["Resolved", "info", "log", "rev_parse", "show"]
 
 
 # -- log ----------------------------------------------------------------------------------------
@@ -46,7 +45,10 @@ class _LogVerb(Verb):
     """git's habit: ``log -5`` is ``log -n 5``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        args = [f"-n{a[1:]}" if re.fullmatch(r"-\d+", a) else a for a in args]
+        end = args.index("--") if "--" in args else len(args)
+        args = [
+            f"-n{a[1:]}" if i < end and re.fullmatch(r"-\d+", a) else a for i, a in enumerate(args)
+        ]
         return super().parse_args(ctx, args)
 
 
@@ -57,8 +59,10 @@ class _LogVerb(Verb):
     help=f"""\
 List a branch's checkpoints, newest first (of main, if you name none).
 
-{_REVISIONS}
+{REVISIONS}
 From a REV that is not a branch's head it goes back from there.
+
+{DATES}
 
 Reads the log alone: no pack is opened, so it costs the same for a state of
 a megabyte and of a terabyte. New is what was new to the store when the
@@ -67,22 +71,63 @@ checkpoint was saved; Size is the whole state.
   castore log                  everything on main
   castore log retry -5         the newest five of branch retry
   castore log main@step=1000   from step 1000 back
-  castore log --oneline | head
+  castore log --since yesterday --oneline
+  castore log --all --oneline | head
   castore log --json | jq -r 'select(.step % 100 == 0).digest'""",
 )
-@click.argument("rev", default="main")
+@click.argument("rev", default="main", shell_complete=complete_refs)
 @click.option("--oneline", is_flag=True, help="One line a checkpoint.")
-@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="At most N (also -N).")
+@click.option(
+    "-n",
+    "--max-count",
+    "limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="At most N (also -N), of those that the dates leave.",
+)
+@click.option(
+    "--since", "--after", type=date_of, metavar="DATE", help="Only what was saved then or later."
+)
+@click.option(
+    "--until", "--before", type=date_of, metavar="DATE", help="Only what was saved then or before."
+)
+@click.option("--reverse", is_flag=True, help="Oldest first, of those that are listed.")
+@click.option(
+    "--all", "everything", is_flag=True, help="What any branch or tag lists, in the log's order."
+)
 @json_option
 @store_option
-def log(rev: str, oneline: bool, limit: int | None, as_json: bool) -> None:
+def log(
+    rev: str,
+    oneline: bool,
+    limit: int | None,
+    since: int | None,
+    until: int | None,
+    reverse: bool,
+    everything: bool,
+    as_json: bool,
+) -> None:
     """Run ``castore log``."""
     from castore.cli.render import checkpoint_block, one_line
 
+    dated = since is not None or until is not None
+    named = click.get_current_context().get_parameter_source("rev")
+    if everything and named is not ParameterSource.DEFAULT:
+        raise UsageError("--all lists what every branch and tag does: it takes no revision")
     with open_found() as store:
-        listed = store.log(no_path(rev, "log"), limit=limit)
+        if everything:
+            listed = _of_all_refs(store)
+        else:
+            listed = store.log(no_path(rev, "log"), limit=None if dated else limit)
         refs = refs_of(store)
-    for i, checkpoint in enumerate(listed):
+    if dated:
+        listed = [
+            c
+            for c in listed
+            if (since is None or c.time >= since) and (until is None or c.time <= until)
+        ]
+    listed = listed[:limit]
+    for i, checkpoint in enumerate(reversed(listed) if reverse else listed):
         if as_json:
             branches, tags = refs.get(checkpoint.digest, ((), ()))
             output.emit("checkpoint", checkpoint.to_dict(), branches=branches, tags=tags)
@@ -95,6 +140,12 @@ def log(rev: str, oneline: bool, limit: int | None, as_json: bool) -> None:
                 output.say(line)
 
 
+def _of_all_refs(store: Store) -> list[Checkpoint]:
+    """What the logs of all branches and tags list, newest first by the log's order."""
+    found = {c.digest: c for ref in store.refs() for c in store.log(ref.name)}
+    return sorted(found.values(), key=lambda c: c.seq, reverse=True)
+
+
 # -- show ---------------------------------------------------------------------------------------
 
 
@@ -102,17 +153,18 @@ def log(rev: str, oneline: bool, limit: int | None, as_json: bool) -> None:
     "show",
     cls=Verb,
     short_help="A checkpoint and its tree, or one value closely.",
-    epilog=_DAMAGE_EXITS,
+    epilog=DAMAGE_EXITS,
     help=f"""\
 Show a checkpoint and the tree of its state, or what lies at one key path.
 
-{_REVISIONS}
+{REVISIONS}
 After a colon comes a key path: dict keys and list numbers joined by '/'
 ('~1' is a '/' in a key, '~0' a '~'). At a container its subtree is listed;
 of a tensor or array come dtype, shape, bytes, what it is tied to, what its
 values come to (least, greatest, mean, standard deviation, norm, NaNs, ...),
 and its chunks with the packs they lie in; of any other value the value
-itself.
+itself. A long list of plain numbers is told in
+one line, as is an OrderedDict's metadata; name it, and it is listed.
 
 Reads the checkpoint's metadata, a thousandth of its bytes, and no tensor but
 the one that is named: its chunks are read and hashed, unless --no-stats.
@@ -120,13 +172,13 @@ With --json: the checkpoint, then one line a value; for REV:PATH the values
 alone.
 
   castore show                        main's head
-  castore show main~3
+  castore show main~1
   castore show main:optimizer/param_groups/0
   castore show main:model/layers.0.weight
   castore show --no-stats main:model/layers.0.weight
-  castore show 3f9a1c07:step          just the number""",
+  castore show v1:step                just the number""",
 )
-@click.argument("rev", default="main", metavar="[REV[:PATH]]")
+@click.argument("rev", default="main", metavar="[REV[:PATH]]", shell_complete=complete_refs)
 @click.option("--no-stats", is_flag=True, help="Of a tensor, do not read its chunks.")
 @json_option
 @store_option
@@ -161,14 +213,15 @@ def show(rev: str, no_stats: bool, as_json: bool) -> None:
         for line in checkpoint_block(checkpoint, refs, details=True):
             output.say(line)
         output.say()
-    print_table(("path", "type", "value", "size", "chunks"), tree_rows(entries), right=[3])
+    rows = tree_rows(entries, whole=bool(colon))
+    print_table(("path", "type", "value", "size", "chunks"), rows, right=[3])
 
 
 # -- rev-parse ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Resolved(Report):
+class Resolved(Report):
     """What a revision names."""
 
     rev: str
@@ -178,35 +231,38 @@ class _Resolved(Report):
 class _RevParseVerb(Verb):
     """git's habit: ``--short`` may stand alone, and then takes no value from the next word."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        args = ["--short=12" if a == "--short" and i < end else a for i, a in enumerate(args)]
-        return super().parse_args(ctx, args)
+    bare: ClassVar[Mapping[str, str]] = {"--short": "12"}
 
 
 @click.command(
     "rev-parse",
     cls=_RevParseVerb,
     short_help="The digest that a revision names.",
+    epilog=DAMAGE_EXITS,
     help=f"""\
-Print the digest of the checkpoint that each REV names, one a line.
+Print the digest of the checkpoint that each REV names, one a line; of
+REV:PATH the digest of what lies there, as ls-tree has it.
 
-{_REVISIONS}
+{REVISIONS}
 
-Reads the log alone. --verify asks for exactly one REV and prints it or
-fails; with -q it fails without a word, for scripts.
+Reads the log alone; for REV:PATH the checkpoint's metadata. --verify asks
+for exactly one REV and prints it or fails; with -q it fails without a word,
+for scripts.
 
   castore rev-parse main
   castore rev-parse --short main~1 v1
-  if digest=$(castore rev-parse --verify -q main@step=1000); then ...""",
+  castore rev-parse main:model main~1:model     equal, if it was frozen
+  if castore rev-parse --verify -q main@step=1000; then echo resume; fi""",
 )
-@click.argument("revs", nargs=-1, required=True, metavar="REV...")
-@click.option("--verify", is_flag=True, help="Exactly one REV, which must name a checkpoint.")
+@click.argument(
+    "revs", nargs=-1, required=True, metavar="REV[:PATH]...", shell_complete=complete_refs
+)
+@click.option("--verify", is_flag=True, help="Exactly one REV, which must name something.")
 @click.option("-q", "--quiet", is_flag=True, help="With --verify: no message, the exit tells.")
 @click.option(
     "--short",
     type=click.IntRange(min=1, max=64),
-    metavar="[N]",
+    metavar="[=N]",
     help="Shorten to 12 digits, or with --short=N to N (6 at least), or as many as it takes.",
 )
 @json_option
@@ -232,24 +288,18 @@ def rev_parse(
             output.say(resolved.digest)
 
 
-def _resolve(revs: tuple[str, ...], digits: int | None) -> list[_Resolved]:
-    from castore.store import Store
-
-    def shortened(store: Store, digest: str) -> str:
-        for n in range(max(digits or 64, _SHORTEST), 64):
-            try:
-                store.log(digest[:n], limit=1)
-            except AmbiguousRevision:
-                continue
-            return digest[:n]
-        return digest
+def _resolve(revs: tuple[str, ...], digits: int | None) -> list[Resolved]:
+    def digest_of(store: Store, rev: str) -> str:
+        if ":" in rev:
+            return store.tree(rev, depth=0)[0].digest
+        # The newest of a log, not resolve(): that opens a pack to read the meta.
+        return store.log(rev, limit=1)[0].digest
 
     with open_found() as store:
-        # The newest of a log, not resolve(): that opens a pack to read the meta.
-        digests = [store.log(no_path(rev, "rev-parse"), limit=1)[0].digest for rev in revs]
+        digests = [digest_of(store, rev) for rev in revs]
         if digits is not None:
-            digests = [shortened(store, digest) for digest in digests]
-    return [_Resolved(rev, digest) for rev, digest in zip(revs, digests, strict=True)]
+            digests = short_digests(store, digests, digits)
+    return [Resolved(rev, digest) for rev, digest in zip(revs, digests, strict=True)]
 
 
 # -- info ---------------------------------------------------------------------------------------

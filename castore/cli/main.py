@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 import click
 
 from castore import __version__
-from castore.cli import contents, inspect, keep, output, refs, upkeep
-from castore.cli.common import Verb
+from castore.cli import contents, inspect, keep, output, refs, tree, upkeep
+from castore.cli import help as help_pages
+from castore.cli.common import Verb, colour_option, complete_store
 from castore.errors import CastoreError
 
 __all__ = ["main"]
@@ -40,10 +41,12 @@ Every verb takes --json: the same reports as the text, one JSON object a line,
 each with a "type"; sizes in bytes, times in nanoseconds since 1970. An error
 is {"type": "error", "code": ..., "message": ...} on stdout. NaN and the
 infinities are the strings "NaN", "Infinity" and "-Infinity". Fields are only
-ever added.
+ever added; docs/json.schema.json has them all.
 
 Results go to stdout, messages and progress to stderr; colour, tables and a
-bar only on a terminal ($NO_COLOR turns colour off)."""
+bar only on a terminal ($NO_COLOR or --color=never turns colour off). `castore
+help VERB` has a verb's whole page, `castore help revisions` all ways to name
+a checkpoint."""
 
 _EPILOG = """\
 Exit, every verb: 0 done, sound, same; 1 damage, a problem or a difference
@@ -51,16 +54,22 @@ found; 2 wrong usage, unknown or ambiguous revision; 3 unreadable, refused or
 failed; 70 a bug in castore; 130 interrupted."""
 
 _SECTIONS = (
-    ("Look", (inspect.log, inspect.show, inspect.rev_parse, inspect.info)),
+    ("Look", (inspect.log, inspect.show, inspect.info)),
     ("Look inside", (contents.diff, contents.find_chunk, contents.stats)),
+    ("Look closer", (tree.ls_tree, tree.cat_file, inspect.rev_parse, refs.show_ref, refs.reflog)),
     ("Name", (refs.branch, refs.tag)),
     ("Keep", (keep.window, keep.drop, keep.pin, keep.unpin)),
     ("Upkeep", (upkeep.init, upkeep.fsck, upkeep.gc)),
+    ("Learn", (help_pages.help_, help_pages.completion)),
 )
 
 
 class _Verbs(click.Group):
     """The group: its help lists the verbs by family."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(colour_option())
 
     format_help_text = Verb.format_help_text
     format_epilog = Verb.format_epilog
@@ -80,7 +89,9 @@ class _Verbs(click.Group):
     options_metavar="[-s PATH]",
     subcommand_metavar="VERB ...",
 )
-@click.option("-s", "--store", metavar="PATH", help="The store's folder.")
+@click.option(
+    "-s", "--store", metavar="PATH", shell_complete=complete_store, help="The store's folder."
+)
 @click.version_option(__version__, message="castore %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, store: str | None) -> None:

@@ -21,6 +21,7 @@ from castore.system import env
 
 __all__ = [
     "clean",
+    "colour",
     "coloured",
     "emit",
     "failed",
@@ -28,6 +29,7 @@ __all__ = [
     "is_terminal",
     "note",
     "paint",
+    "pour",
     "prepare",
     "say",
     "terminal",
@@ -88,9 +90,20 @@ def failed() -> bool:
     return isinstance(sys.stdout, _Nowhere) and sys.stdout.failed
 
 
-def say(text: str = "") -> None:
+def say(text: str = "", *, end: str = "\n") -> None:
     """A line of a result."""
-    _write(text + "\n")
+    _write(text + end)
+
+
+def pour(data: bytes) -> None:
+    """Bytes of a result, as they are."""
+    if sys.stdout is None or isinstance(sys.stdout, _Nowhere):
+        return
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+    except OSError as e:
+        _give_up(e)
 
 
 def emit(kind: str, record: Mapping[str, Any], **more: Any) -> None:
@@ -149,10 +162,21 @@ def terminal() -> bool:
     return is_terminal(sys.stdout)
 
 
-@functools.cache
+#: What ``--color`` said: ``auto``, ``always`` or ``never``.
+_colour = "auto"
+
+
+def colour(when: str) -> None:
+    """Heed ``--color``: ``auto``, ``always`` or ``never``."""
+    global _colour  # noqa: PLW0603 - one process is one command line
+    _colour = when
+
+
 def coloured() -> bool:
-    """Whether results are coloured (``$NO_COLOR`` set: never)."""
-    return terminal() and not env("NO_COLOR")
+    """Whether results are coloured (``$NO_COLOR`` set: not unless asked for)."""
+    if _colour == "auto":
+        return terminal() and not env("NO_COLOR")
+    return _colour == "always"
 
 
 def paint(text: str, colour: str, *, bold: bool = False) -> str:

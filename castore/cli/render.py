@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from castore.cli.output import clean, paint, say, terminal
+from castore.cli.output import clean, coloured, paint, say, terminal
+from castore.model.objects import METADATA
 from castore.reports import Checkpoint, TreeEntry
 from castore.system import format_time
 
@@ -45,6 +46,11 @@ _AGES = (
     (60, "minute"),
     (1, "second"),
 )
+
+#: More plain numbers in one list than this are told in one row ...
+NUMBERS_LISTED = 16
+#: ... that shows the first of them, in about so many characters.
+NUMBERS_SHOWN = 16
 
 #: Digest -> (branches, tags) that stand on it.
 Refs = Mapping[str, tuple[Sequence[str], Sequence[str]]]
@@ -145,7 +151,8 @@ def _rich_table(headers: Sequence[str], rows: list[Sequence[str]], right: set[in
     for row in rows:
         # Text, not str: a key path like [red] is data, not markup.
         table.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(table)
+    colours: Literal["auto"] | None = "auto" if coloured() else None
+    Console(highlight=False, color_system=colours).print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
@@ -223,19 +230,62 @@ def shape_text(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) if shape else "scalar"
 
 
-def tree_rows(entries: Iterable[TreeEntry]) -> Iterator[tuple[str, ...]]:
-    """The values of a state as rows: path, type, shape or value, size, chunks."""
-    for entry in entries:
+def tree_rows(entries: Sequence[TreeEntry], *, whole: bool = False) -> Iterator[tuple[str, ...]]:
+    """The values of a state as rows: path, type, shape or value, size, chunks.
+
+    A long list of plain numbers is one row, and so is an OrderedDict's metadata: nobody reads them
+    one by one who did not ask for them.
+
+    Args:
+        entries: the values, containers before what they hold.
+        whole: the first is listed, whatever it is: it was asked for.
+    """
+    i = 0
+    while i < len(entries):
+        entry = entries[i]
+        i += 1
         path = clean(entry.path) or "(root)"
-        if entry.entries is not None:
-            yield (path, entry.kind, count(entry.entries, "entry", "entries"))
+        if entry.entries is None:
+            yield _leaf_row(path, entry)
             continue
-        kind = entry.dtype if entry.kind == "tensor" and entry.dtype else entry.kind
-        if entry.kind != "tensor" and entry.dtype:
-            kind = f"{entry.kind} {entry.dtype}"
-        value = shape_text(entry.shape) if entry.shape is not None else clean(entry.text or "")
-        chunks = count(len(entry.chunks), "chunk") if entry.chunks else ""
-        if entry.tie is not None:
-            chunks = ", ".join([*([chunks] if chunks else []), f"tie {entry.tie}"])
-        nbytes = "" if entry.nbytes is None else size(entry.nbytes)
-        yield (path, kind, value, nbytes, chunks)
+        value = count(entry.entries, "entry", "entries")
+        if not (whole and i == 1):
+            numbers = entries[i : i + entry.entries]
+            if _are_numbers(entry, numbers):
+                value += f": {_first(numbers)}, ..."
+                i += entry.entries
+            elif entry.path.rpartition("/")[2] == METADATA:
+                while i < len(entries) and entries[i].path.startswith(f"{entry.path}/"):
+                    i += 1
+        yield (path, entry.kind, value)
+
+
+def _first(numbers: Sequence[TreeEntry]) -> str:
+    shown = ""
+    for number in numbers:
+        if len(shown) >= NUMBERS_SHOWN:
+            break
+        shown += f", {number.text}" if shown else number.text or ""
+    return shown
+
+
+def _are_numbers(entry: TreeEntry, below: Sequence[TreeEntry]) -> bool:
+    """Whether a container is a long list of plain numbers."""
+    return (
+        len(below) == entry.entries
+        and entry.entries > NUMBERS_LISTED
+        and entry.kind in ("list", "tuple", "set", "frozenset")
+        and all(n.kind in ("int", "float", "bool", "complex") and n.text for n in below)
+    )
+
+
+def _leaf_row(path: str, entry: TreeEntry) -> tuple[str, ...]:
+    kind = entry.dtype if entry.kind == "tensor" and entry.dtype else entry.kind
+    if entry.kind != "tensor" and entry.dtype:
+        kind = f"{entry.kind} {entry.dtype}"
+    value = shape_text(entry.shape) if entry.shape is not None else clean(entry.text or "")
+    chunks = count(len(entry.chunks), "chunk") if entry.chunks else ""
+    if entry.tie is not None:
+        chunks = ", ".join([*([chunks] if chunks else []), f"tie {entry.tie}"])
+    nbytes = "" if entry.nbytes is None else size(entry.nbytes)
+    return (path, kind, value, nbytes, chunks)

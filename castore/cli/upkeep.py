@@ -46,7 +46,7 @@ folder) and refuses, by name, a file system that lacks it. On a store that is
 there it changes nothing.
 
   castore init runs.castore
-  castore init runs.castore --chunk-size 1MiB""",
+  castore init fine.castore --chunk-size 1MiB""",
 )
 @click.argument("path", required=False)
 @click.option(

@@ -7,9 +7,9 @@ from typing import Any
 
 from castore.log.fold import Fold, Live, live_in_order
 from castore.log.revisions import Revision
-from castore.reports import Checkpoint
+from castore.reports import Checkpoint, RefInfo
 
-__all__ = ["checkpoint_of", "history"]
+__all__ = ["checkpoint_of", "history", "refs_of"]
 
 
 def checkpoint_of(fold: Fold, live: Live, meta: dict[str, Any] | None = None) -> Checkpoint:
@@ -46,3 +46,14 @@ def _ancestors(fold: Fold, live: Live) -> Iterator[Live]:
         if parent is None or parent not in fold.live:
             return
         live = fold.live[parent]
+
+
+def refs_of(fold: Fold) -> list[RefInfo]:
+    """All branches, then all tags, each by name, with the checkpoints they stand on."""
+    named = [("branch", name, digest) for name, digest in fold.heads().items()]
+    named += [("tag", name, digest) for name, digest in sorted(fold.tags.items())]
+    out = []
+    for kind, name, digest in named:
+        add = fold.live[digest].add
+        out.append(RefInfo(name, kind, digest.hex(), add.step, add.time, add.message))
+    return out

@@ -5,14 +5,20 @@ Names are data inside log entries, never file names.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 from castore.errors import UsageError
 
-__all__ = ["check_name"]
+__all__ = ["check_name", "close_names", "plain_name"]
 
 #: Longest name, in UTF-8 bytes.
 MAX_NAME = 200
+#: Names that an error lists.
+MAX_NAMES = 10
+#: How git writes names in full.  ``show-ref`` prints them so, and every revision may be so written.
+_PREFIXES = ("refs/heads/", "refs/tags/")
 #: 40 hex digits or more would read as a digest; six are enough for a prefix.
 _HEX = re.compile(r"[0-9a-f]{6,64}")
 _FORBIDDEN = set(" ~^:?*[\\\x7f")
@@ -46,8 +52,27 @@ def _broken_rule(name: object) -> str | None:
         return "a part of it is empty, begins with '.' or ends with '.lock'"
     if ".." in name or "@{" in name or name.endswith(".") or name.startswith("-") or name == "@":
         return "it holds '..' or '@{', begins with '-', ends with '.', or is '@'"
+    if name.startswith("refs/"):
+        return "'refs/heads/' and 'refs/tags/' before a name are how git writes it in full"
     if "@step=" in name:
         return "it would read as a step of another branch"
     if _HEX.fullmatch(name):
         return "it would read as a digest"
     return None
+
+
+def plain_name(name: str) -> str:
+    """A branch's or tag's name, which may be written in full: ``refs/heads/main``."""
+    for prefix in _PREFIXES:
+        if name.startswith(prefix):
+            return name[len(prefix) :]
+    return name
+
+
+def close_names(name: str, names: Iterable[str]) -> str:
+    """For an error: what was meant, perhaps, and what there is."""
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    more = f", ... ({len(names)} in all)" if len(names) > MAX_NAMES else ""
+    return f"{hint}there is: {', '.join(names[:MAX_NAMES]) or 'none'}{more}"

@@ -7,26 +7,25 @@
     4f2a9c          a digest prefix of six hex digits or more
     REV:model/x     a place in the state of REV
 
-Parsing is pure; resolving looks at a fold.
+A branch or tag may be written in full as git does, ``refs/heads/main``.  Parsing is pure; resolving
+looks at a fold.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 
 from castore.errors import AmbiguousRevision, BadRevision, CheckpointGone, NoCheckpoint
 from castore.log.fold import Branch, Fold, Live
 from castore.log.log import Log
+from castore.log.names import close_names, plain_name
 from castore.model.digest import Digest
 
 __all__ = ["MIN_PREFIX", "Revision", "parse_revision", "resolve"]
 
 #: The shortest digest prefix that names a checkpoint.
 MIN_PREFIX = 6
-#: Names that an error lists.
-MAX_NAMES = 10
 
 _PREFIX = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX},64}}")
 #: No number of ours is longer, and Python refuses to read very long ones.
@@ -73,6 +72,7 @@ def parse_revision(text: str) -> Revision:
         (i for i in (rev.find("~"), rev.find("@{"), rev.find("@step=")) if i >= 0), default=-1
     )
     base, rest = (rev, "") if cut < 0 else (rev[:cut], rev[cut:])
+    base = plain_name(base)
     if not base:
         raise BadRevision(f"{text!r} names no branch, tag or digest")
     at: tuple[str, int] | None = None
@@ -117,17 +117,28 @@ def resolve(revision: Revision, fold: Fold, log: Log) -> Live:
                 f"{revision.base} has no checkpoint of step {n}; its newest steps are "
                 f"{', '.join(str(s) for s in steps)}"
             )
-        if n >= len(branch.moves):
-            raise BadRevision(f"{revision.base} has moved {len(branch.moves)} times, not {n + 1}")
-        digest = branch.moves[-1 - n][1]
-        if digest is None:
-            raise BadRevision(f"{revision} is where {revision.base} was removed")
-        return _parents(revision, fold, _live(digest, revision, fold, log))
+        return _moved(revision, branch, n, fold, log)
     if revision.base in fold.tags:
         if revision.at is not None:
             raise BadRevision(f"{revision.base} is a tag: it has no moves and no list of steps")
         return _parents(revision, fold, _live(fold.tags[revision.base], revision, fold, log))
+    if branch is not None and revision.at is not None and revision.at[0] == "moves":
+        return _moved(revision, branch, revision.at[1], fold, log)  # removed: its moves are known
     return _parents(revision, fold, _by_prefix(revision, fold, log))
+
+
+def _moved(revision: Revision, branch: Branch, n: int, fold: Fold, log: Log) -> Live:
+    """Where a branch stood ``n`` moves ago."""
+    if n >= len(branch.moves):
+        times = "once" if len(branch.moves) == 1 else f"{len(branch.moves)} times"
+        raise BadRevision(
+            f"{revision.base} has moved {times}: the furthest back is "
+            f"{revision.base}@{{{len(branch.moves) - 1}}}"
+        )
+    digest = branch.moves[-1 - n][1]
+    if digest is None:
+        raise BadRevision(f"{revision} is where {revision.base} was removed")
+    return _parents(revision, fold, _live(digest, revision, fold, log))
 
 
 def _back(revision: Revision, fold: Fold, listed: tuple[Digest, ...], i: int) -> Live:
@@ -184,13 +195,7 @@ def _by_prefix(revision: Revision, fold: Fold, log: Log) -> Live:
     if base in fold.branches:
         raise BadRevision(_removed(base, fold.branches[base], log))
     names = [*fold.heads(), *sorted(fold.tags)]
-    close = difflib.get_close_matches(base, names, n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    more = f", ... ({len(names)} in all)" if len(names) > MAX_NAMES else ""
-    known = ", ".join(names[:MAX_NAMES]) or "none"
-    raise BadRevision(
-        f"there is no branch, tag or checkpoint {base!r}; {hint}there is: {known}{more}"
-    )
+    raise BadRevision(f"there is no branch, tag or checkpoint {base!r}; {close_names(base, names)}")
 
 
 def _removed(name: str, branch: Branch, log: Log) -> str:

@@ -36,6 +36,7 @@ __all__ = [
     "MAPPINGS",
     "MAX_OBJECT",
     "MAX_VALUES",
+    "METADATA",
     "SEQUENCES",
     "SPILL_DIGESTS",
     "CheckpointObject",
@@ -49,13 +50,16 @@ __all__ = [
     "child_names",
     "child_node",
     "child_values",
+    "children",
     "content_grid",
     "data_leaf",
     "encode_content",
     "encode_tree",
+    "parse_chunk_list",
     "parse_node",
     "read_content",
     "read_tree",
+    "value_digest",
     "walk",
 ]
 
@@ -78,6 +82,8 @@ MAX_OBJECT = 64 << 20
 
 MAPPINGS = frozenset({"dict", "odict", "counter", "defaultdict"})
 SEQUENCES = frozenset({"list", "tuple", "set", "frozenset", "value"})
+#: How an OrderedDict's ``_metadata`` is called in key paths.
+METADATA = "~(_metadata)"
 
 #: Tag of each value that has a content, and where in the array the content stands.
 CONTENT_AT = {"tensor": 5, "ndarray": 4, "str": 1, "bytes": 1, "int": 1, "torch.Generator": 2}
@@ -317,8 +323,13 @@ def _split_digests(data: bytes) -> tuple[Digest, ...]:
     return tuple(Digest(data[i : i + DIGEST_SIZE]) for i in range(0, len(data), DIGEST_SIZE))
 
 
-def _spilled(digest: Digest, level: int | None, fetch: Fetch) -> Iterator[Digest]:
-    value = decode(fetch(Kind.CHUNKS, digest))
+def parse_chunk_list(data: Buffer) -> tuple[int, tuple[Digest, ...]]:
+    """A chunk list: its level, and the digests of chunks (level 0) or of lists one level below.
+
+    Raises:
+        EncodingError: it is none.
+    """
+    value = decode(data)
     if not (
         isinstance(value, list)
         and len(value) == 2
@@ -328,11 +339,16 @@ def _spilled(digest: Digest, level: int | None, fetch: Fetch) -> Iterator[Digest
         and len(value[1]) % DIGEST_SIZE == 0
     ):
         raise EncodingError("not a chunks object")
-    if (level is not None and value[0] != level) or not 0 <= value[0] < 8:
+    return value[0], _split_digests(value[1])
+
+
+def _spilled(digest: Digest, level: int | None, fetch: Fetch) -> Iterator[Digest]:
+    found, digests = parse_chunk_list(fetch(Kind.CHUNKS, digest))
+    if (level is not None and found != level) or not 0 <= found < 8:
         raise EncodingError("a chunks object stands at the wrong level")
-    for part in _split_digests(value[1]):
-        if value[0]:
-            yield from _spilled(part, value[0] - 1, fetch)
+    for part in digests:
+        if found:
+            yield from _spilled(part, found - 1, fetch)
         else:
             yield part
 
@@ -429,6 +445,34 @@ def child_values(node: TreeNode) -> list[Any]:
     return node.items
 
 
+def children(node: TreeNode) -> list[tuple[str, Any]]:
+    """Path component and value of all below a level-0 node, an OrderedDict's metadata last.
+
+    Raises:
+        EncodingError: a key is none.
+    """
+    pairs = list(zip(child_names(node), child_values(node), strict=True))
+    if isinstance(node.extra, list):
+        pairs.append((METADATA, node.extra))
+    return pairs
+
+
+def value_digest(value: Any) -> Digest:
+    """What a decoded value is called: the root that a state of just this value has.
+
+    Of a container the digest of its tree; of all else that of the tree which holds it alone,
+    whatever it is tied to.  Equal values have equal digests, wherever they lie.
+    """
+    if isinstance(value, list) and value:
+        if value[0] == "tree":
+            return Digest(value[1])
+        if value[0] == "node":
+            return kind_digest(Kind.TREE, encode(value[1]))
+        if value[0] in ("tensor", "ndarray"):
+            value = [*value[:-1], None]
+    return kind_digest(Kind.TREE, encode(["value", 0, None, [value]]))
+
+
 def walk(root: Digest, fetch: Fetch) -> Iterator[tuple[str, Any]]:
     """Every value of a state that is no container, depth first, as ``(key path, value)``.
 
@@ -453,13 +497,7 @@ def walk(root: Digest, fetch: Fetch) -> Iterator[tuple[str, Any]]:
             stack.append((path, node.items[0]))
         else:
             prefix = path + "/" if path else ""
-            names, values = child_names(node), child_values(node)
-            if isinstance(node.extra, list):
-                names, values = [*names, "~(_metadata)"], [*values, node.extra]
-            stack.extend(
-                (prefix + name, child)
-                for name, child in zip(reversed(names), reversed(values), strict=True)
-            )
+            stack.extend((prefix + name, child) for name, child in reversed(children(node)))
         node = None
 
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from castore.errors import CorruptionError
 from castore.log.fold import Fold, Live
 from castore.model import keypath
-from castore.model.digest import Digest
+from castore.model.digest import Digest, Kind
 from castore.model.encoding import EncodingError
 from castore.model.objects import (
     CONTENT_AT,
     MAX_VALUES,
     CheckpointObject,
     TreeNode,
-    child_names,
     child_node,
-    child_values,
+    children,
     content_grid,
     read_content,
+    value_digest,
 )
 from castore.packs.reader import PackSet, RecordDamaged
 from castore.pipeline.load import corrupted, find_value, finding_of, read_checkpoint
 from castore.pipeline.parts import Parts
 from castore.reports import TreeEntry
 
-__all__ = ["read_meta", "tree"]
+__all__ = ["entries_below", "read_meta", "tree", "value_at", "whole_value"]
+
+Fetch = Callable[[Kind, Digest], bytes]
 
 
 def read_meta(parts: Parts, fold: Fold, live: Live) -> CheckpointObject:
@@ -34,8 +36,17 @@ def read_meta(parts: Parts, fold: Fold, live: Live) -> CheckpointObject:
     return read_checkpoint(parts.storage, fold.packs_of(live.digest), live)
 
 
-def tree(parts: Parts, fold: Fold, live: Live, path: str | None) -> list[TreeEntry]:
+def tree(
+    parts: Parts, fold: Fold, live: Live, path: str | None, depth: int | None = None
+) -> list[TreeEntry]:
     """The values below a key path, in the state's order; containers before what they hold.
+
+    Args:
+        parts: the open store's.
+        fold: where the checkpoint is live.
+        live: the checkpoint.
+        path: key path of where to begin; None or empty for the whole state.
+        depth: how many containers to go into: 0 gives what lies at the path alone; None all.
 
     Raises:
         CorruptionError: metadata is damaged.
@@ -43,49 +54,84 @@ def tree(parts: Parts, fold: Fold, live: Live, path: str | None) -> list[TreeEnt
     """
     shelf = PackSet(parts.storage, fold.packs_of(live.digest))
     checkpoint = read_checkpoint(parts.storage, shelf, live)
+    path = (path or "").strip("/")
     try:
         if checkpoint.chunk_size != parts.config.chunk_size:
             raise EncodingError(f"its chunk size {checkpoint.chunk_size} is not the store's")
-        value = find_value(checkpoint.root, path or "", shelf.fetch, live.digest.short)
-        return list(_entries(value, (path or "").strip("/"), shelf, checkpoint.chunk_size))
+        value = value_at(checkpoint.root, path, shelf.fetch, live.digest.short)
+        return list(entries_below(value, path, shelf.fetch, checkpoint.chunk_size, depth))
     except RecordDamaged as e:
         raise corrupted(parts.storage, [finding_of(live, e, path)]) from e
     except EncodingError as e:
         raise CorruptionError(f"checkpoint {live.digest.short}: {e}") from e
 
 
-def _entries(value: Any, path: str, shelf: PackSet, chunk_size: int) -> Iterator[TreeEntry]:
-    stack: list[tuple[str, Any]] = [(path, value)]
+def value_at(root: Digest, path: str, fetch: Fetch, rev: str) -> Any:
+    """The decoded value at a key path, as it stands in its parent; ``rev`` is for messages.
+
+    Raises:
+        BadRevision: there is nothing there.
+        EncodingError: an object is malformed.
+    """
+    found = find_value(root, path, fetch, rev)
+    if not isinstance(found, TreeNode):
+        return found
+    if path:
+        above, _, name = path.rpartition("/")
+        return dict(children(find_value(root, above, fetch, rev)))[name]
+    return whole_value(root, found)
+
+
+def whole_value(digest: Digest, node: TreeNode) -> Any:
+    """The value that a tree object is: the container, or the one value that it holds."""
+    return node.items[0] if node.container == "value" else ["tree", bytes(digest), len(node.items)]
+
+
+def entries_below(
+    value: Any, path: str, fetch: Fetch, chunk_size: int, depth: int | None = None
+) -> Iterator[TreeEntry]:
+    """A decoded value at ``path`` and what it holds; ``depth`` as for :func:`tree`.
+
+    Raises:
+        EncodingError: what lies there is malformed.
+        RecordDamaged: an object cannot be had.
+    """
+    stack: list[tuple[str, Any, int]] = [(path, value, 0)]
     while stack:
-        path, value = stack.pop()
-        node = value if isinstance(value, TreeNode) else child_node(value, shelf.fetch, MAX_VALUES)
+        path, value, level = stack.pop()
+        node = child_node(value, fetch, MAX_VALUES)
         if node is None:
-            yield _leaf(path, value, shelf, chunk_size)
+            yield _leaf(path, value, fetch, chunk_size)
             continue
         if node.container == "value":
-            stack.append((path, node.items[0]))
-            continue
-        yield TreeEntry(path, node.container, entries=len(node.items))
-        prefix = f"{path}/" if path else ""
-        pairs = zip(child_names(node), child_values(node), strict=True)
-        stack.extend(reversed([(prefix + name, child) for name, child in pairs]))
+            raise EncodingError(f"{keypath.display(path)} is a value alone where a container is")
+        count = len(node.items)
+        yield TreeEntry(path, node.container, entries=count, digest=value_digest(value).hex())
+        if depth is None or level < depth:
+            prefix = f"{path}/" if path else ""
+            below = reversed(children(node))
+            stack.extend((prefix + name, child, level + 1) for name, child in below)
 
 
-def _leaf(path: str, value: Any, shelf: PackSet, chunk_size: int) -> TreeEntry:
+def _leaf(path: str, value: Any, fetch: Fetch, chunk_size: int) -> TreeEntry:
+    if isinstance(value, list) and not (value and isinstance(value[0], str)):
+        raise EncodingError(f"{keypath.display(path)} is no value")
+    name = value_digest(value).hex()
     if not isinstance(value, list):
         kind = "None" if value is None else type(value).__name__
-        return TreeEntry(path, kind, text=repr(value))
-    if not value or not isinstance(value[0], str):
-        raise EncodingError(f"{path} is no value")
+        return TreeEntry(path, kind, text=repr(value), digest=name)
     kind = value[0]
     if kind not in CONTENT_AT:
-        return TreeEntry(path, kind, text=", ".join(map(repr, value[1:])))
+        text = ", ".join(map(repr, value[1:])) or None
+        return TreeEntry(path, "None" if kind == "none" else kind, text=text, digest=name)
     grid = content_grid(value, chunk_size)
     most = grid.chunks if grid.rows else MAX_VALUES
-    content = read_content(value[CONTENT_AT[kind]], shelf.fetch, most)
+    at = CONTENT_AT[kind]
+    content = read_content(value[at], fetch, most)
     digests: tuple[Digest, ...] = content.digests
     if kind in ("tensor", "ndarray"):
-        at = CONTENT_AT[kind]
+        if len(value) != at + 2:
+            raise EncodingError(f"{path}: a {kind} without its tie")
         dtype, _, shape = value[at - 3 : at]
         return TreeEntry(
             path,
@@ -95,10 +141,12 @@ def _leaf(path: str, value: Any, shelf: PackSet, chunk_size: int) -> TreeEntry:
             nbytes=grid.nbytes,
             chunks=tuple(d.hex() for d in digests),
             tie=value[at + 1],
+            digest=name,
         )
     text = None
     if kind == "int" and content.inline is not None:
         number = int.from_bytes(content.inline, "little", signed=True)
         text = hex(number) if number.bit_length() > keypath.LONG_INT else str(number)
     nbytes = len(content.inline) if content.inline is not None else None
-    return TreeEntry(path, kind, text, nbytes=nbytes, chunks=tuple(d.hex() for d in digests))
+    chunks = tuple(d.hex() for d in digests)
+    return TreeEntry(path, kind, text, nbytes=nbytes, chunks=chunks, digest=name)

@@ -19,9 +19,8 @@ from castore.model.encoding import EncodingError
 from castore.model.objects import (
     MAX_VALUES,
     CheckpointObject,
-    child_names,
     child_node,
-    child_values,
+    children,
     read_tree,
 )
 from castore.model.packinfo import PackInfo
@@ -179,12 +178,13 @@ def find_value(root: Digest, path: str, fetch: Callable[[Kind, Digest], bytes], 
     while rest:
         if node.container == "value":
             raise BadRevision(f"{rev} is a single value: it has no {path!r}")
-        names = child_names(node)
+        below = dict(children(node))
         step, _, left = rest.partition("/")
-        if step not in names:
-            near = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise BadRevision(f"{rev} has nothing at {path!r}: {done or 'the root'} holds {near}")
-        value = child_values(node)[names.index(step)]
+        if step not in below:
+            near = ", ".join(list(below)[:8]) + (", ..." if len(below) > 8 else "")
+            holds = near or "nothing"
+            raise BadRevision(f"{rev} has nothing at {path!r}: {done or 'the root'} holds {holds}")
+        value = below[step]
         done = f"{done}/{step}" if done else step
         rest = left
         child = child_node(value, fetch, MAX_VALUES)

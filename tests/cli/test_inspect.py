@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import torch
 
 import castore
 from castore.log.entry import Add
@@ -52,6 +55,16 @@ def test_log_oneline(runs: Path, digests: dict[str, str]) -> None:
         (["-n", "2"], [30, 20]),
         (["-1"], [30]),
         (["retry", "-n1"], [25]),
+        (["--max-count=1"], [30]),
+        (["refs/tags/v1"], [20, 10]),
+        (["--reverse"], [10, 20, 30]),
+        (["--reverse", "-2"], [20, 30]),
+        (["--all"], [30, 25, 20, 10]),
+        (["--since", "1 hour ago"], [30, 20, 10]),
+        (["--after=yesterday", "-1"], [30]),
+        (["--since", "2999-01-01"], []),
+        (["--until", "now"], [30, 20, 10]),
+        (["--before=2001-01-01T00:00:00Z"], []),
         (["-n", "0"], []),
     ],
 )
@@ -73,6 +86,22 @@ def test_log_json_is_the_report(runs: Path, digests: dict[str, str]) -> None:
 def test_log_without_checkpoints(empty: Path) -> None:
     assert "holds no checkpoint yet" in message("-s", empty, "log", code=3)
     assert record("-s", empty, "log", code=3)["code"] == "no-checkpoint"
+
+
+def test_log_between_two_checkpoints(runs: Path) -> None:
+    with castore.open(runs, readonly=True) as store:
+        second = store.resolve("v1").time
+    exact = f"{second // 10**9}.{second // 1000 % 10**6:06}"
+    # To the microsecond; the same moment is both since and until it.
+    later = datetime.fromtimestamp(float(exact), UTC).isoformat()
+    assert [r["step"] for r in records("-s", runs, "log", "--since", later)] == [30, 20]
+    earlier = datetime.fromtimestamp(float(exact) - 0.000_002, UTC).isoformat()
+    assert [r["step"] for r in records("-s", runs, "log", "--until", earlier)] == [10]
+
+
+@pytest.mark.parametrize("words", [["--since", "soon"], ["--all", "main"], ["--until", ""]])
+def test_log_of_nonsense(runs: Path, words: list[str]) -> None:
+    message("-s", runs, "log", *words, code=2)
 
 
 def test_log_wants_no_key_path(runs: Path) -> None:
@@ -177,6 +206,49 @@ def test_show_a_value_is_the_value(runs: Path, path: str, value: str) -> None:
     assert text("-s", runs, "show", f"main:{path}") == value + "\n"
 
 
+def test_long_lists_of_numbers_are_one_row_until_they_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "lists.castore"
+    state = {
+        "rng": random.Random(1).getstate(),
+        "short": list(range(16)),
+        "mixed": [*range(30), "text"],
+        "names": ["a"] * 30,
+        "nested": [[i] for i in range(30)],
+        "flags": {True, 2.5, *range(100, 130)},
+    }
+    castore.save(state, path)
+    rows = [line.split("  ")[0] for line in text("-s", path, "show", "main:").splitlines()]
+    assert "rng/1" in rows
+    for collapsed in ("rng/1", "flags"):
+        assert not [row for row in rows if row.startswith(f"{collapsed}/")]
+    for listed, n in (("short", 16), ("mixed", 31), ("names", 30), ("nested", 60)):
+        assert len([row for row in rows if row.startswith(f"{listed}/")]) == n
+    [row] = [r for r in text("-s", path, "show").splitlines() if r.startswith("rng/1 ")]
+    first = [str(n) for n in state["rng"][1][:2]]
+    assert row.split() == [
+        "rng/1",
+        "tuple",
+        "625",
+        "entries:",
+        f"{first[0]},",
+        f"{first[1]},",
+        "...",
+    ]
+    assert len(text("-s", path, "show", "main:rng/1").splitlines()) == 626
+    assert len(records("-s", path, "show", "main:rng")) == 629  # JSON has all
+
+
+def test_an_ordered_dicts_metadata_is_told_and_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "module.castore"
+    castore.save({"model": torch.nn.Linear(2, 2).state_dict()}, path)
+    shown = text("-s", path, "show")
+    assert "model/~(_metadata)  odict    1 entry" in shown
+    assert "version" not in shown
+    assert "version  int    1" in text("-s", path, "show", "main:model/~(_metadata)")
+    with castore.open(path, readonly=True) as store:
+        assert store.load("main:model/~(_metadata)") == {"": {"version": 1}}
+
+
 def test_show_what_is_not_there(runs: Path) -> None:
     said = message("-s", runs, "show", "main:model/nope", code=2)
     assert "model holds weight, bias, tied" in said
@@ -208,7 +280,7 @@ def test_rev_parse(runs: Path, digests: dict[str, str]) -> None:
         ("nosuch", "there is no branch, tag or checkpoint 'nosuch'; there is: main, retry, v1"),
         ("main~9", "goes back too far"),
         ("main@step=11", "no checkpoint of step 11"),
-        ("main@{99}", "has moved 3 times"),
+        ("main@{99}", "has moved 3 times: the furthest back is main@{2}"),
         ("main@{x}", "is no revision"),
         ("v1@{1}", "is a tag"),
         ("", "names no branch"),
@@ -232,7 +304,6 @@ def test_rev_parse_quiet(runs: Path) -> None:
         assert text("-s", runs, "rev-parse", *words, code=2) == ""
     message("-s", runs, "rev-parse", "--verify", "main", "v1", code=2)
     message("-s", runs, "rev-parse", "-q", "main", code=2)
-    message("-s", runs, "rev-parse", "main:step", code=2)
     message("-s", runs, "rev-parse", code=2)
 
 

@@ -12,7 +12,7 @@ from tests.cli.driver import on_terminal, text, unstyled
 
 @pytest.mark.parametrize(
     "words",
-    [["log"], ["log", "--oneline"], ["info"], ["branch", "-v"]],
+    [["log"], ["log", "--oneline"], ["info"]],
     ids=" ".join,
 )
 def test_the_same_words_in_colour(runs: Path, words: list[str]) -> None:
