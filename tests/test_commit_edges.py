@@ -514,3 +514,23 @@ def test_a_medium_that_fails_is_castores_error(
     monkeypatch.setattr(os, "open", denied)
     with pytest.raises(castore.StoreUnreadable, match=f"Permission denied at {path}"):
         act(path)
+
+
+@pytest.mark.parametrize("away", ["back", "elsewhere", "removed"])
+def test_a_branch_that_comes_back_lists_its_line_again(path: Path, away: str) -> None:
+    """A move and its undo, then a gc: none of the branch's own checkpoints is let go."""
+    with castore.open(path, create=True) as store:
+        for step in (1, 2, 3, 4):
+            store.save(weights(step), step=step)
+        store.branch("other", "main~1")
+        store.save(weights(9), step=9, branch="other")
+        head = store.resolve("main").digest
+        if away == "removed":
+            store.branch("main", delete=True)
+        else:
+            store.branch("main", "main~2" if away == "back" else "other", force=True)
+        store.branch("main", head, force=True)
+        store.gc()
+        assert [c.step for c in store.log("main")] == [4, 3, 2, 1]
+        assert [c.step for c in store.log("other")] == [9, 3]
+        assert store.fsck().ok

@@ -100,8 +100,9 @@ List branches; or make one at a checkpoint; or move or remove one.
 A branch is a training run. A new one begins with the one checkpoint REV
 (main if you name none), and the next save on it follows that. A branch that
 is there is moved only with -f: to a checkpoint of its own list, that list is
-cut there; to any other, the list begins anew with it. Neither moving nor
-removing a branch lets a checkpoint go. With -l the words are patterns of
+cut there; to one where it stood before, it lists its own line again; to any
+other, the list begins anew with it. Neither moving nor removing a branch lets
+a checkpoint go. With -l the words are patterns of
 names (* ? [ab], in quotes), of which any may fit.
 
 There is no -m: a branch's list would not come along. Make another where it
@@ -196,11 +197,6 @@ def _tell(path: str, change: AppliedChange, as_json: bool) -> None:
         # The same store, from wherever the person stands.
         undo = change.undo.replace("castore ", f"castore -s {shlex.quote(path)} ", 1)
         output.note(f"undo: {output.clean(undo)}")
-        if change.kind == "branch":
-            output.note(
-                "      the list of a branch begins anew where it is moved back to; what it listed "
-                "before stays live"
-            )
 
 
 def _list(

@@ -247,9 +247,24 @@ class Fold:
             kept: tuple[Digest, ...] = ()
         elif checkpoint in branch.checkpoints:
             kept = branch.checkpoints[: branch.checkpoints.index(checkpoint) + 1]
+        elif any(head == checkpoint for _, head in branch.moves):
+            kept = self._line_of(name, checkpoint)
         else:
             kept = (checkpoint,)
         self.branches[name] = Branch(kept, (*branch.moves, (seq, checkpoint)))
+
+    def _line_of(self, name: str, checkpoint: Digest) -> tuple[Digest, ...]:
+        """A checkpoint and its live parents, oldest first, as far as all were added to a branch.
+
+        What a branch lists that comes back to where it once stood: a move that is undone, or a
+        removal, costs it none of its own.
+        """
+        line = [checkpoint]
+        while (live := self.live[line[-1]]).add.branch == name and live.add.parent in self.live:
+            if self.live[live.add.parent].add.branch != name:
+                break
+            line.append(live.add.parent)
+        return tuple(reversed(line))
 
     def _unlist(self, name: str, checkpoints: Collection[Digest]) -> None:
         branch = self.branches[name]

@@ -170,7 +170,7 @@ class Log:
             size = self._storage.size(name)
             if size is not None and size > MAX_FILE:
                 raise EntryError(f"it has {size} bytes; no entry has")
-            return parse_file(self._storage.read(name), seq, self._store)
+            return parse_file(self._read_entry(name, size), seq, self._store)
         except FileNotFoundError as e:
             raise StoreUnreadable(
                 f"log entry {seq} ({name}) of {self._storage.where} is missing; run `castore fsck`",
@@ -183,6 +183,26 @@ class Log:
                 "run `castore fsck`",
                 path=name,
             ) from e
+
+    def _read_entry(self, name: str, size: int | None) -> bytes:
+        """An entry's file; where a block of it cannot be read, zeros in the place of its half."""
+        try:
+            return self._storage.read(name)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if not size:
+                raise
+            halves, errors = [], []
+            for start, stop in ((0, size // 2), (size // 2, size)):
+                try:
+                    halves.append(self._storage.read(name, start, stop - start))
+                except OSError as e:
+                    errors.append(e)
+                    halves.append(bytes(stop - start))
+            if len(errors) == len(halves):
+                raise
+            return b"".join(halves)
 
     def _next(self, seq: int) -> Entry | tuple[Lost, int] | None:
         """Entry ``seq``, or what is known of it where it is lost; None past the head."""

@@ -80,6 +80,9 @@ def scrub_pack(
         state.damages.append((None, e.damage))
         if e.damage.code == "missing-pack":
             return state
+    except OSError as e:
+        state.damages.append((None, unreadable(info, e)))
+        return state
     table_offset: int | None = None
     try:
         header, state.table, table_offset = read_table(storage, info)
@@ -108,7 +111,11 @@ def scrub_pack(
         if progress is not None:
             progress(n)
     if table_offset is not None:
-        state.damages += [(None, d) for d in _stray_bytes(storage, info, known, table_offset)]
+        try:
+            stray = _stray_bytes(storage, info, known, table_offset)
+        except OSError as e:
+            stray = [unreadable(info, e)]
+        state.damages += [(None, d) for d in stray]
     return state
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from castore.errors import CastoreError, StoreUnreadable, UnsupportedFeature
 from castore.log.entry import EntryError, entry_name
 from castore.log.fold import Fold, Live, parse_fold, render_fold
-from castore.log.log import Log, fold_name
+from castore.log.log import KNOWN_FEATURES, Log, fold_name
 from castore.model.config import CONFIG_NAME, StoreConfig
 from castore.model.digest import Digest, Kind
 from castore.model.encoding import EncodingError, decode
@@ -74,8 +74,12 @@ class _Fsck:
     findings: list[Finding] = field(default_factory=list)
     bytes_read: int = 0
     chunk_size: int = 0
+    #: Whether the log was followed to its end: else nobody can say what is not needed.
+    followed: bool = False
     #: (pack path, digest) of records that are bad, with the damage.
     bad: dict[tuple[str, bytes], Damage] = field(default_factory=dict)
+    #: lengths of pack files, where no chunk is read
+    sizes: dict[str, int] = field(default_factory=dict)
     #: tables read once for the whole check
     tables: dict[str, Table | Damage] = field(default_factory=dict)
 
@@ -88,9 +92,10 @@ class _Fsck:
         self._packs(fold)
         whole = [live.digest for live in fold.live.values() if self._checkpoint(fold, live)]
         # Something may have been let go while we read: what is not live now was no damage.
-        with contextlib.suppress(StoreUnreadable, UnsupportedFeature):
-            self._forget_gone(fold, log.fold())
-        self._litter(fold, listed)
+        now = self._later(log, fold)
+        self._forget_gone(fold, now)
+        if self.followed:
+            self._litter(now, listed)
         self.findings.sort(key=lambda f: _ORDER[f.severity])
         sound = set(whole)
         newest = {
@@ -142,7 +147,8 @@ class _Fsck:
     def _log(self, log: Log) -> Fold:
         """Fold every entry from the first; stop at the first that is lost."""
         fold = Fold()
-        fold_files = log.fold_files()  # listed before the entries are read: a writer may go on
+        # Listed before the entries are read: a writer may go on.
+        fold_files = set(log.fold_files())
         last = max(log.listed(), default=0)
         seq = 0
         while True:
@@ -168,12 +174,35 @@ class _Fsck:
             except EntryError as e:
                 self._broken_log(log, seq, last, StoreUnreadable(str(e)))
                 return fold
+            if seq in fold_files:
+                self._fold_file(fold, entry.store)
         if not fold.seq:
             self._note(
                 "missing-log-entry", "damage", "the log is empty: entry 1 is missing", entry_name(1)
             )
-        self._fold_files(log, fold, fold_files)
+        for seq in sorted(n for n in fold_files if n > fold.seq):
+            self._note(
+                "missing-log-entry",
+                "damage",
+                f"{fold_name(seq)} is there, the log ends at {fold.seq}: newer entries are gone",
+                entry_name(fold.seq + 1),
+            )
+        unknown = sorted(set(fold.required) - KNOWN_FEATURES)
+        if unknown:
+            raise UnsupportedFeature(
+                f"the store {self.storage.where} uses {', '.join(unknown)}, which this castore "
+                "does not know; use a newer castore"
+            )
+        self.followed = bool(fold.seq)
         return fold
+
+    def _later(self, log: Log, fold: Fold) -> Fold:
+        """The fold, gone on by what was appended meanwhile; by the entries, and no fold file."""
+        now = fold.snapshot()
+        with contextlib.suppress(StoreUnreadable, EntryError):
+            while self.followed and self.storage.size(entry_name(now.seq + 1)) is not None:
+                now.advance([log.entry(now.seq + 1)])
+        return now
 
     def _broken_log(self, log: Log, seq: int, last: int, e: CastoreError) -> None:
         missing = self.storage.size(entry_name(seq)) is None
@@ -185,31 +214,28 @@ class _Fsck:
             entry_name(seq),
         )
 
-    def _fold_files(self, log: Log, fold: Fold, listed: list[int]) -> None:
-        for seq in listed:
-            name = fold_name(seq)
-            if seq > fold.seq:
-                self._note(
-                    "missing-log-entry",
-                    "damage",
-                    f"{name} is there, but the log ends at {fold.seq}: newer entries are gone",
-                    entry_name(fold.seq + 1),
-                )
-                continue
-            try:
-                data = self.storage.read(name)
-                parsed = parse_fold(data, log.entry(seq).store)
-                sound = parsed.chain == log.entry(seq).digest() and (
-                    seq != fold.seq or render_fold(fold, log.entry(seq).store) == data
-                )
-            except (EntryError, OSError, StoreUnreadable) as e:
-                sound = False
-                self._note("bad-fold-file", "info", f"{name}: {e}; it is derived", name)
-                continue
-            if not sound:
-                self._note(
-                    "bad-fold-file", "info", f"{name} does not match the log; it is derived", name
-                )
+    def _fold_file(self, fold: Fold, store: bytes) -> None:
+        """Compare the fold file at this entry with the fold of the entries themselves.
+
+        One that is damaged is passed over by every reader; one that is sound and says something
+        else is believed, and so is damage.
+        """
+        name = fold_name(fold.seq)
+        try:
+            data = self.storage.read(name)
+            parse_fold(data, store)
+        except FileNotFoundError:
+            return  # a newer one took its place meanwhile
+        except (EntryError, OSError) as e:
+            self._note("bad-fold-file", "info", f"{name}: {e}; it is derived", name)
+            return
+        if render_fold(fold, store) != data:
+            self._note(
+                "false-fold-file",
+                "damage",
+                f"{name} is not the fold of the log's entries; it is derived: delete it",
+                name,
+            )
 
     # -- packs ------------------------------------------------------------------------------------
 
@@ -306,7 +332,7 @@ class _Fsck:
             places = locate(digest)
             damage: Damage | None = None
             for place in places:
-                damage = self.bad.get((place.pack.path, digest))
+                damage = self.bad.get((place.pack.path, digest)) or self._beyond(place)
                 if span is not None and place.record.raw_len != span[1] - span[0]:
                     damage = Damage(
                         "damaged-record", place.pack.path, place.record.offset,
@@ -320,6 +346,20 @@ class _Fsck:
             if damage is not None:
                 rows = grid.rows_of(*span) if span is not None else None
                 self.findings.append(record_finding(subject, damage, digest, path=path, rows=rows))
+
+    def _beyond(self, place: Location) -> Damage | None:
+        """Where no chunk is read: whether a record lies beyond the end of its file."""
+        if not self.quick:
+            return None
+        info, end = place.pack, place.record.offset + place.record.stored_len
+        if info.path not in self.sizes:
+            self.sizes[info.path] = self.storage.size(info.file) or 0
+        size = self.sizes[info.path]
+        if end <= size:
+            return None
+        detail = f"{info.file} ends at {size}, before the end of the record"
+        at = place.record.offset
+        return Damage("damaged-record", info.path, at, f"{end} bytes", f"{size} bytes", detail)
 
     def _forget_gone(self, then: Fold, now: Fold) -> None:
         """Take back what was said of checkpoints and packs that are needed no more."""
